@@ -1,0 +1,182 @@
+"""``Tensor.grad_dtype``, as torch has it since 2.10 (pytorch/pytorch#162815).
+
+The state and everything on the backward path are in C++, torch/csrc/autograd/grad_dtype.h. Here are
+the attribute, the checks of ``.grad = …`` for tensors that have a grad_dtype, and what fake tensors
+and compiled autograd ask.
+"""
+
+import ctypes
+from typing import Any, Optional
+
+import torch
+from torch import _castoff
+from torch.overrides import (
+    handle_torch_function,
+    has_torch_function_unary,
+    has_torch_function_variadic,
+)
+
+
+__all__ = ["copy_to_fake", "explicit"]
+
+_OF_TENSOR, _ANY = -1, -2  # codes of the C++ half; every other one is a ScalarType
+_ENABLED = _castoff.enabled("grad-dtype")
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(_castoff.library(), f"castoff_grad_dtype_{name}")
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_get = _function("get", ctypes.c_int, ctypes.c_void_p)
+_set = _function("set", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
+_assign = _function("assign", None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _scalar_types() -> dict[torch.dtype, int]:
+    """The ScalarType of every dtype, read where THPDtype keeps it: ahead of its name."""
+    codes = {}
+    for dtype in {d for d in vars(torch).values() if isinstance(d, torch.dtype)}:
+        at = id(dtype) + object.__basicsize__
+        if f"torch.{ctypes.string_at(at + 1).decode()}" != str(dtype):
+            raise ImportError(f"castoff: {dtype} is not laid out as grad-dtype knows it")
+        codes[dtype] = ctypes.c_int8.from_address(at).value
+    return codes
+
+
+_CODE = _scalar_types()
+_DTYPE = {code: dtype for dtype, code in _CODE.items()}
+
+
+def _getter(self: torch.Tensor) -> Optional[torch.dtype]:
+    if has_torch_function_unary(self):
+        return handle_torch_function(torch.Tensor.grad_dtype.__get__, (self,), self)
+    if not self.is_leaf:
+        raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+    code = _get(self._cdata)
+    return self.dtype if code == _OF_TENSOR else _DTYPE.get(code)
+
+
+def _setter(self: torch.Tensor, dtype: Optional[torch.dtype]) -> None:
+    if has_torch_function_unary(self):
+        return handle_torch_function(torch.Tensor.grad_dtype.__set__, (self,), self, dtype)
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise RuntimeError(
+            f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
+        )
+    if not self.is_leaf:
+        raise RuntimeError("grad_dtype can only be set on leaf tensors.")
+    grad = self.grad
+    if dtype is not None and grad is not None and grad.dtype != dtype:
+        raise RuntimeError(
+            f"grad_dtype cannot become {dtype}: .grad is there and is {grad.dtype}. Clear it first "
+            "(.grad = None), or give its dtype."
+        )
+    error = _set(self._cdata, _ANY if dtype is None else _CODE[dtype])
+    if error is not None:
+        raise RuntimeError(error.decode())
+
+
+def _wrong_gradient(self: torch.Tensor, grad: torch.Tensor, code: int) -> Optional[str]:
+    if code != _ANY and grad.dtype != _DTYPE[code]:
+        return (
+            f"attempting to assign a gradient of dtype {grad.dtype} to a tensor whose grad_dtype is "
+            f"{_DTYPE[code]}. Convert the gradient, or set grad_dtype to its dtype, or to None to "
+            "allow any"
+        )
+    if grad.device != self.device:
+        return (
+            f"attempting to assign a gradient on device '{grad.device}' to a tensor on device "
+            f"'{self.device}'. Move the gradient to the tensor's device"
+        )
+    if grad.layout not in (self.layout, torch.sparse_coo):
+        return (
+            f"attempting to assign a gradient with layout {grad.layout} to a tensor with layout "
+            f"{self.layout}. Convert the gradient to the tensor's layout"
+        )
+    if grad.shape != self.shape:
+        return (
+            f"attempting to assign a gradient of size {list(grad.shape)} to a tensor of size "
+            f"{list(self.shape)}. The two must be the same"
+        )
+    return None
+
+
+def _assign_grad(self: torch.Tensor, grad: Any) -> bool:
+    """Whether ``self.grad = grad`` was done here; else torch's own setter has to, or to refuse."""
+    if not isinstance(grad, torch.Tensor) or self is grad or has_torch_function_variadic(self, grad):
+        return False
+    code = _get(self._cdata)
+    if code == _OF_TENSOR:
+        return False
+    error = _wrong_gradient(self, grad, code)
+    if error is not None:
+        raise RuntimeError(error)
+    if grad.dtype == self.dtype:
+        return False
+    _assign(self._cdata, grad._cdata)
+    return True
+
+
+def explicit(tensor: torch.Tensor) -> Optional[torch.dtype]:
+    """The dtype that ``tensor.grad_dtype`` was set to; None if it was not set or set to None."""
+    return _DTYPE.get(_get(tensor._cdata))
+
+
+def is_set(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` was given a grad_dtype, None included."""
+    return _get(tensor._cdata) != _OF_TENSOR
+
+
+def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
+    """A fake tensor takes over the grad_dtype of the plain leaf that it stands for."""
+    if not _ENABLED or type(real) not in (torch.Tensor, torch.nn.Parameter):
+        return
+    if real.is_leaf and fake.is_leaf and is_set(real):
+        _set(fake._cdata, _get(real._cdata))
+
+
+def cast_proxy(tracer: Any, grad: Any, variable: torch.Tensor) -> Any:
+    """For compiled autograd: the proxy of ``grad`` in the dtype that ``variable`` wants.
+
+    A backward graph of AOTAutograd is inlined without validate_outputs, so no one else casts it.
+    """
+    dtype = explicit(variable)
+    if dtype is None or grad is None:
+        return grad
+    return tracer.create_proxy("call_method", "to", (grad, dtype), {})
+
+
+def accumulate_flags(variable: torch.Tensor) -> tuple[bool, ...]:
+    """For compiled autograd: the further arguments of call_accumulate_grad for ``variable``."""
+    return (True,) if is_set(variable) else ()
+
+
+def _getset_definition(name: str) -> ctypes.c_void_p:
+    """The PyGetSetDef of an attribute: the member of its descriptor after type, name and qualname."""
+    offset = object.__basicsize__ + 3 * ctypes.sizeof(ctypes.c_void_p)
+    return ctypes.c_void_p.from_address(id(vars(torch._C.TensorBase)[name]) + offset)
+
+
+def _install() -> None:
+    torch.Tensor.grad_dtype = property(
+        _getter,
+        _setter,
+        doc="""The dtype that ``.grad`` of this leaf tensor has.
+
+By default the tensor's own dtype. A :class:`torch.dtype`: the autograd engine casts incoming
+gradients to it. None: it does not cast. ``.grad = g`` must match, or be anything for None. It can be
+read and set on leaf tensors only, and not set to another dtype than that of a ``.grad`` that is
+there; both raise RuntimeError.""",
+    )
+    install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)
+    if not install(_getset_definition("grad"), _getset_definition("_grad"), _assign_grad, None):
+        raise ImportError(
+            "castoff: torch._C.TensorBase.grad is not the attribute that grad-dtype was made for. "
+            "CASTOFF_DISABLE=grad-dtype imports torch without the topic."
+        )
+
+
+if _ENABLED:
+    _install()

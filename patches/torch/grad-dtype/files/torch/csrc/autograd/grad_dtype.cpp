@@ -1,0 +1,269 @@
+#include <torch/csrc/autograd/grad_dtype.h>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include <typeinfo>
+#include <utility>
+
+namespace torch::autograd::grad_dtype {
+
+std::atomic<int64_t> tensors_in_use{0};
+
+namespace {
+
+struct State final : c10::BackendMeta {
+  explicit State(GradDtype wanted) : grad_dtype(wanted) {
+    tensors_in_use.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~State() override { tensors_in_use.fetch_sub(1, std::memory_order_relaxed); }
+  State(const State&) = delete;
+  State(State&&) = delete;
+  State& operator=(const State&) = delete;
+  State& operator=(State&&) = delete;
+
+  // Called where one tensor's metadata is copied into another: detach(), views, .data. The copy is
+  // another tensor and has no grad_dtype.
+  c10::intrusive_ptr<c10::BackendMeta> clone(
+      const c10::intrusive_ptr<c10::BackendMeta>& /*self*/) const override {
+    return {};
+  }
+
+  const GradDtype grad_dtype;
+};
+
+// The lock under which torch itself changes a tensor's autograd metadata from const functions.
+std::unique_lock<std::mutex> lock_metadata(c10::TensorImpl& impl) {
+  auto* meta = static_cast<AutogradMeta*>(impl.autograd_meta());
+  return meta == nullptr ? std::unique_lock<std::mutex>()
+                         : std::unique_lock<std::mutex>(meta->mutex_);
+}
+
+c10::intrusive_ptr<c10::BackendMeta> state_of(c10::TensorImpl& impl) {
+  auto meta = impl.get_backend_meta_intrusive_ptr();
+  return meta && typeid(*meta) == typeid(State) ? meta : nullptr;
+}
+
+// The leaf whose gradient `edge` delivers, or nullptr.
+c10::TensorImpl* leaf_behind(const Edge& edge) {
+  Node* node = edge.function.get();
+  if (node == nullptr || node->num_outputs() != 0 || typeid(*node) != typeid(AccumulateGrad)) {
+    return nullptr;
+  }
+  return static_cast<AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
+}
+
+GradDtype wanted_behind(const Edge& edge) {
+  auto* leaf = leaf_behind(edge);
+  return leaf == nullptr ? GradDtype::of_tensor() : get(*leaf);
+}
+
+InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options) {
+  const auto shape = metadata.shape_as_dim_vector();
+  return InputMetadata(
+      options,
+      MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
+      metadata.is_tensor_subclass(),
+      metadata.is_nested_tensor());
+}
+
+// requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
+// in the key of its cache.
+constexpr bool kAnyMark = true;
+
+bool asks_for_any(const std::optional<InputMetadata>& metadata) {
+  return metadata.has_value() && metadata->options().requires_grad_opt().value_or(false);
+}
+
+at::TensorOptions wanted_options(const InputMetadata& metadata, GradDtype wanted) {
+  const auto& options = metadata.options();
+  return wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype());
+}
+
+// `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
+// only, and a real one no complex gradient.
+InputMetadata accepting(
+    const InputMetadata& metadata,
+    const at::Tensor& grad,
+    const FormatError& format_error) {
+  const bool complex_leaf = at::isComplexType(c10::typeMetaToScalarType(metadata.dtype()));
+  TORCH_CHECK(
+      grad.is_floating_point() || (complex_leaf && grad.is_complex()),
+      format_error(c10::str(
+          "expected a gradient of a ",
+          complex_leaf ? "floating point or complex" : "floating point",
+          " dtype for a tensor whose grad_dtype is None, but got ",
+          grad.scalar_type())));
+  return with_options(
+      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
+}
+
+// The sum over broadcast dimensions is made in the dtype that was asked for, if that is the wider
+// one: the gradient of a broadcast bfloat16 bias with a float32 grad_dtype is a float32 sum.
+void widen_before_reducing(const InputMetadata& wanted, at::Tensor& grad) {
+  const auto dtype = c10::typeMetaToScalarType(wanted.dtype());
+  if (!asks_for_any(wanted) && grad.layout() == at::kStrided && !wanted.is_nested_tensor() &&
+      grad.is_floating_point() && at::isFloatingType(dtype) &&
+      c10::elementSize(dtype) > c10::elementSize(grad.scalar_type()) &&
+      !wanted.is_same_shape(grad)) {
+    grad = grad.to(dtype);
+  }
+}
+
+// A copy of `grad` in its own dtype, laid out as AccumulateGrad lays out a first gradient.
+at::Tensor first_gradient(const at::Tensor& grad, const at::Tensor& leaf) {
+  if (!leaf.is_non_overlapping_and_dense()) {
+    return grad.clone(at::MemoryFormat::Contiguous);
+  }
+  const auto options =
+      leaf.options().memory_format(std::nullopt).dtype(grad.scalar_type()).requires_grad(false);
+  return grad.new_empty_strided_symint(leaf.sym_sizes(), leaf.sym_strides(), options).copy_(grad);
+}
+
+// Whether AccumulateGrad would copy `grad`, and with the leaf's dtype, to make it the first one.
+bool would_be_cast(const at::Tensor& grad, const at::Tensor& leaf, size_t internal_references) {
+  if (grad.layout() != at::kStrided || grad.is_nested() || grad.is_mkldnn()) {
+    return false;
+  }
+  const bool takes_over = !at::GradMode::is_enabled() && !leaf.is_sparse_csr() &&
+      at::caching::adjusted_use_count(grad) <= internal_references &&
+      utils::obeys_layout_contract(grad, leaf);
+  return !takes_over;
+}
+
+} // namespace
+
+GradDtype get(c10::TensorImpl& impl) {
+  if (!in_use()) {
+    return GradDtype::of_tensor();
+  }
+  const auto lock = lock_metadata(impl);
+  const auto state = state_of(impl);
+  return state ? static_cast<const State&>(*state).grad_dtype : GradDtype::of_tensor();
+}
+
+void set(c10::TensorImpl& impl, GradDtype grad_dtype) {
+  const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(&impl));
+  impl::materialize_autograd_meta(self);
+  auto state = c10::make_intrusive<State>(grad_dtype);
+  const auto lock = lock_metadata(impl);
+  TORCH_CHECK(
+      impl.get_backend_meta() == nullptr || state_of(impl),
+      "grad_dtype cannot be set on a tensor of device type '",
+      impl.device_type(),
+      "': its backend keeps metadata of its own in the tensor's BackendMeta");
+  impl.set_backend_meta(std::move(state));
+}
+
+KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self)
+    : impl_(*self.unsafeGetTensorImpl()) {
+  if (in_use()) {
+    const auto lock = lock_metadata(impl_);
+    state_ = state_of(impl_);
+  }
+}
+
+KeepAcrossSetData::~KeepAcrossSetData() {
+  if (state_) {
+    const auto lock = lock_metadata(impl_);
+    impl_.set_backend_meta(std::move(state_));
+  }
+}
+
+void LeafGradients::take(const edge_list& edges, variable_list& grads) {
+  if (edges.size() != grads.size()) {
+    return; // the stock validation has the words for it
+  }
+  for (size_t i = 0; i < edges.size(); ++i) {
+    const auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : GradDtype::of_tensor();
+    if (wanted.is_of_tensor()) {
+      continue;
+    }
+    wanted_.resize(grads.size());
+    taken_.resize(grads.size());
+    const auto& metadata = edges[i].function->input_metadata(edges[i].input_nr);
+    wanted_[i].emplace(with_options(metadata, wanted_options(metadata, wanted)));
+    taken_[i] = std::move(grads[i]);
+    grads[i] = at::Tensor();
+  }
+}
+
+void LeafGradients::validate_into(variable_list& grads, const FormatError& format_error) {
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i].defined()) {
+      widen_before_reducing(*wanted_[i], taken_[i]);
+    }
+  }
+  validate_outputs(wanted_, taken_, format_error);
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    if (taken_[i].defined()) {
+      grads[i] = std::move(taken_[i]);
+    }
+  }
+}
+
+std::optional<OptionalMetadata> resolve_any(
+    const OptionalMetadata& metadata,
+    const variable_list& grads,
+    const FormatError& format_error) {
+  std::optional<OptionalMetadata> resolved;
+  if (metadata.size() != grads.size()) {
+    return resolved;
+  }
+  for (size_t i = 0; i < metadata.size(); ++i) {
+    if (!asks_for_any(metadata[i]) || !grads[i].defined()) {
+      continue;
+    }
+    if (!resolved) {
+      resolved.emplace(metadata);
+    }
+    (*resolved)[i].emplace(accepting(*metadata[i], grads[i], format_error));
+  }
+  return resolved;
+}
+
+void describe_leaves(const edge_list& edges, OptionalMetadata& metadata) {
+  if (!in_use() || metadata.size() != edges.size()) {
+    return;
+  }
+  for (size_t i = 0; i < edges.size(); ++i) {
+    const auto wanted = metadata[i] ? wanted_behind(edges[i]) : GradDtype::of_tensor();
+    if (!wanted.is_of_tensor()) {
+      metadata[i].emplace(with_options(*metadata[i], wanted_options(*metadata[i], wanted)));
+    }
+  }
+}
+
+void specialize_on(const at::Tensor& leaf, dynamo::autograd::CompiledNodeArgs& args) {
+  args.collect(get(*leaf.unsafeGetTensorImpl()).code());
+}
+
+bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex& node_mutex) {
+  const at::Tensor& leaf = node.variable;
+  if (grads.size() != 1 || !grads[0].defined() ||
+      grads[0].scalar_type() == leaf.scalar_type() || leaf.grad_fn() || !leaf.requires_grad() ||
+      get(*leaf.unsafeGetTensorImpl()).is_of_tensor()) {
+    return false;
+  }
+  const at::Tensor grad = std::move(grads[0]);
+  const std::lock_guard<std::mutex> lock(node_mutex);
+  at::Tensor& accumulated = leaf.mutable_grad();
+  // The engine holds one more reference while the node has post hooks (DDP's all-reduce).
+  const size_t internal_references = 1 + (node.post_hooks().empty() ? 0 : 1);
+  if (!accumulated.defined() && would_be_cast(grad, leaf, internal_references)) {
+    accumulated = first_gradient(grad, leaf);
+  } else {
+    AccumulateGrad::accumulateGrad(
+        leaf, accumulated, grad, internal_references, [&accumulated](at::Tensor&& sum) {
+          accumulated = std::move(sum);
+        });
+  }
+  if (auto& hook = node.tensor_post_acc_grad_hooks()) {
+    (*hook)(leaf);
+  }
+  return true;
+}
+
+} // namespace torch::autograd::grad_dtype

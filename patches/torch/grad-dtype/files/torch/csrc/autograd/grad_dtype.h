@@ -1,0 +1,145 @@
+#pragma once
+
+// Tensor.grad_dtype: the dtype that the autograd engine gives to the gradient of a leaf.
+//
+// The semantics are those of torch 2.10 and later (pytorch/pytorch#162815):
+//  - not set: the engine casts an incoming gradient to the leaf's own dtype;
+//  - a dtype: to that dtype;
+//  - None: not at all.
+//
+// The state is a BackendMeta of the leaf's TensorImpl. So it dies with the tensor, moves with it in
+// torch.utils.swap_tensors, is not handed on by detach() and views, and costs nothing while unused.
+// Nodes of the graph hold none of it: the engine asks the leaf when a gradient arrives, so that what
+// was set after the forward pass counts, and no node is ever changed under a running backward.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/input_metadata.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::dynamo::autograd {
+class CompiledNodeArgs;
+}
+
+namespace torch::autograd {
+
+struct AccumulateGrad;
+
+namespace grad_dtype {
+
+using FormatError = std::function<std::string(const std::string&)>;
+using OptionalMetadata = std::vector<std::optional<InputMetadata>>;
+
+// What a leaf wants its gradient to be: nothing special, one dtype, or whatever comes.
+class GradDtype {
+ public:
+  static constexpr GradDtype of_tensor() { return GradDtype(kOfTensor); }
+  static constexpr GradDtype any() { return GradDtype(kAny); }
+  static constexpr GradDtype exactly(c10::ScalarType dtype) {
+    return GradDtype(static_cast<int16_t>(dtype));
+  }
+  // From what code() gave, -1, -2 or a ScalarType.
+  static constexpr GradDtype from_code(int16_t code) { return GradDtype(code); }
+
+  constexpr bool is_of_tensor() const { return code_ == kOfTensor; }
+  constexpr bool is_any() const { return code_ == kAny; }
+  constexpr c10::ScalarType dtype() const { return static_cast<c10::ScalarType>(code_); }
+  constexpr int16_t code() const { return code_; }
+
+ private:
+  static constexpr int16_t kOfTensor = -1;
+  static constexpr int16_t kAny = -2;
+  explicit constexpr GradDtype(int16_t code) : code_(code) {}
+  int16_t code_;
+};
+
+// Number of tensors alive that were given a grad_dtype; zero keeps every fast path.
+extern std::atomic<int64_t> tensors_in_use;
+inline bool in_use() {
+  return C10_UNLIKELY(tensors_in_use.load(std::memory_order_relaxed) != 0);
+}
+
+// The grad_dtype given to `impl`. Thread-safe.
+GradDtype get(c10::TensorImpl& impl);
+
+// Gives `impl` a grad_dtype. Thread-safe. Throws c10::Error where the tensor's backend keeps state
+// of its own in the place that this needs.
+void set(c10::TensorImpl& impl, GradDtype grad_dtype);
+
+// Carries a grad_dtype over an assignment to .data, which replaces everything that a TensorImpl
+// holds: taken in the constructor, put back in the destructor.
+class KeepAcrossSetData {
+ public:
+  explicit KeepAcrossSetData(const at::TensorBase& self);
+  ~KeepAcrossSetData();
+  KeepAcrossSetData(const KeepAcrossSetData&) = delete;
+  KeepAcrossSetData(KeepAcrossSetData&&) = delete;
+  KeepAcrossSetData& operator=(const KeepAcrossSetData&) = delete;
+  KeepAcrossSetData& operator=(KeepAcrossSetData&&) = delete;
+
+ private:
+  c10::TensorImpl& impl_;
+  c10::intrusive_ptr<c10::BackendMeta> state_;
+};
+
+// For validate_outputs over edges: the gradients that go to leaves with a grad_dtype leave `grads`
+// before the stock validation (which skips undefined ones) and come back validated against the
+// metadata that their leaf wants, by the stock validation over metadata.
+class LeafGradients {
+ public:
+  LeafGradients(const edge_list& edges, variable_list& grads) {
+    if (in_use()) {
+      take(edges, grads);
+    }
+  }
+  // Throws what validate_outputs throws.
+  void put_back(variable_list& grads, const FormatError& format_error) {
+    if (C10_UNLIKELY(!wanted_.empty())) {
+      validate_into(grads, format_error);
+    }
+  }
+
+ private:
+  void take(const edge_list& edges, variable_list& grads);
+  void validate_into(variable_list& grads, const FormatError& format_error);
+
+  OptionalMetadata wanted_;
+  variable_list taken_;
+};
+
+// For validate_outputs over metadata, as a compiled backward calls it: a copy of `metadata` in which
+// "any" has become each gradient's own dtype, or nullopt where nothing asks for any. Throws
+// c10::Error for a gradient that is not differentiable.
+std::optional<OptionalMetadata> resolve_any(
+    const OptionalMetadata& metadata,
+    const variable_list& grads,
+    const FormatError& format_error);
+
+// For compiled autograd: puts what the leaves behind `edges` want into their captured metadata.
+void describe_leaves(const edge_list& edges, OptionalMetadata& metadata);
+
+// For compiled autograd: makes the leaf's grad_dtype part of the key of the cached graph.
+void specialize_on(const at::Tensor& leaf, dynamo::autograd::CompiledNodeArgs& args);
+
+bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex& node_mutex);
+
+// For AccumulateGrad::apply: accumulates grads[0] into the leaf's .grad if the two dtypes differ by
+// the leaf's wish, and says whether it did. `node_mutex` is the node's own. Post-accumulate hooks
+// have run when it did.
+inline bool accumulate(AccumulateGrad& node, variable_list& grads, std::mutex& node_mutex) {
+  return in_use() && accumulate_as_wanted(node, grads, node_mutex);
+}
+
+} // namespace grad_dtype
+} // namespace torch::autograd

@@ -1,0 +1,117 @@
+// What torch/_grad_dtype.py calls. Plain C functions over TensorImpl addresses (Tensor._cdata) and
+// no Python header: one library serves every CPython.
+//
+// The setter of Tensor.grad is replaced in place, in the getset table of torch._C.TensorBase: a
+// property in its stead would slow down every read of .grad and be another object than the one that
+// torch.overrides and Dynamo know.
+#include <c10/util/python_stub.h>
+#include <torch/csrc/autograd/grad_dtype.h>
+
+#include <array>
+#include <cstring>
+#include <exception>
+#include <string>
+
+// The stable ABI of CPython; weak, because a program without Python may load this library.
+
+extern "C" {
+[[gnu::weak]] PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);
+[[gnu::weak]] int PyObject_IsTrue(PyObject* object);
+[[gnu::weak]] void Py_DecRef(PyObject* object);
+}
+
+namespace torch::autograd::grad_dtype {
+
+// Overlay builds put the .data setter's half in place on the first use of grad_dtype; a source build
+// has it in variable.cpp.
+[[gnu::weak]] void install_set_data();
+
+namespace {
+
+using Setter = int (*)(PyObject* self, PyObject* value, void* closure);
+
+// PyGetSetDef, as every CPython since 3.0 lays it out.
+struct GetSetDefinition {
+  const char* name;
+  void* get;
+  Setter set;
+  const char* doc;
+  void* closure;
+};
+
+struct GradSetter {
+  Setter stock = nullptr;
+  PyObject* assign = nullptr;
+  PyObject* none = nullptr;
+};
+GradSetter grad_setter;
+
+int set_grad(PyObject* self, PyObject* value, void* closure) {
+  if (!in_use() || value == nullptr || value == grad_setter.none) {
+    return grad_setter.stock(self, value, closure);
+  }
+  PyObject* assigned = PyObject_CallFunctionObjArgs(grad_setter.assign, self, value, nullptr);
+  if (assigned == nullptr) {
+    return -1;
+  }
+  const bool done = PyObject_IsTrue(assigned) == 1;
+  Py_DecRef(assigned);
+  return done ? 0 : grad_setter.stock(self, value, closure);
+}
+
+at::Tensor borrowed(c10::TensorImpl* impl) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(impl));
+}
+
+} // namespace
+} // namespace torch::autograd::grad_dtype
+
+namespace gd = torch::autograd::grad_dtype;
+
+// -1 for the tensor's own dtype, -2 for any, else a ScalarType.
+extern "C" C10_EXPORT int castoff_grad_dtype_get(c10::TensorImpl* impl) {
+  return gd::get(*impl).code();
+}
+
+// nullptr, or why it could not be set (valid until this thread's next call).
+extern "C" C10_EXPORT const char* castoff_grad_dtype_set(c10::TensorImpl* impl, int code) {
+  thread_local std::string error;
+  try {
+    if (gd::install_set_data != nullptr) {
+      gd::install_set_data();
+    }
+    gd::set(*impl, gd::GradDtype::from_code(static_cast<int16_t>(code)));
+    return nullptr;
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  return error.c_str();
+}
+
+// Assigns .grad with no check; torch/_grad_dtype.py has made them.
+extern "C" C10_EXPORT void castoff_grad_dtype_assign(c10::TensorImpl* impl, c10::TensorImpl* grad) {
+  gd::borrowed(impl).mutable_grad() = gd::borrowed(grad);
+}
+
+// Puts set_grad in place in the definitions of `grad` and `_grad`. `assign(self, value)` says whether
+// it has assigned. False if they are not the pair of definitions that this knows.
+extern "C" C10_EXPORT bool castoff_grad_dtype_install(
+    gd::GetSetDefinition* grad,
+    gd::GetSetDefinition* private_grad,
+    PyObject* assign,
+    PyObject* none) {
+  const bool known = std::strcmp(grad->name, "grad") == 0 &&
+      std::strcmp(private_grad->name, "_grad") == 0 && grad->set != nullptr &&
+      grad->set == private_grad->set && PyObject_CallFunctionObjArgs != nullptr &&
+      PyObject_IsTrue != nullptr && Py_DecRef != nullptr;
+  if (!known || grad->set == &gd::set_grad) {
+    return known;
+  }
+  gd::grad_setter = {grad->set, assign, none};
+  for (auto* definition : {grad, private_grad}) {
+    definition->set = &gd::set_grad;
+  }
+  return true;
+}

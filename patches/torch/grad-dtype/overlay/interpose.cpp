@@ -1,0 +1,121 @@
+// Where the hunks of a source build call grad_dtype.h, an overlay build takes the place of the
+// functions that those hunks change, and calls the stock ones for the rest.
+#include <ATen/core/VariableHooksInterface.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/grad_dtype.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include <utility>
+
+#include "forwarding_variable_hooks.h"
+#include "interpose.h"
+
+namespace torch::autograd {
+
+void validate_outputs(
+    const edge_list& edges,
+    variable_list& grads,
+    const grad_dtype::FormatError& format_error) {
+  using Function = void(const edge_list&, variable_list&, const grad_dtype::FormatError&);
+  static auto* const stock = castoff::stock<Function>(&validate_outputs);
+  if (!grad_dtype::in_use()) {
+    return stock(edges, grads, format_error);
+  }
+  grad_dtype::LeafGradients leaves(edges, grads);
+  stock(edges, grads, format_error);
+  leaves.put_back(grads, format_error);
+}
+
+void validate_outputs(
+    const grad_dtype::OptionalMetadata& input_metadata,
+    variable_list& grads,
+    const grad_dtype::FormatError& format_error) {
+  using Function =
+      void(const grad_dtype::OptionalMetadata&, variable_list&, const grad_dtype::FormatError&);
+  static auto* const stock = castoff::stock<Function>(&validate_outputs);
+  if (grad_dtype::in_use()) {
+    if (const auto resolved = grad_dtype::resolve_any(input_metadata, grads, format_error)) {
+      return stock(*resolved, grads, format_error);
+    }
+  }
+  stock(input_metadata, grads, format_error);
+}
+
+} // namespace torch::autograd
+
+namespace torch::dynamo::autograd {
+
+std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& edges) {
+  using Function = std::vector<std::optional<InputMetadata>>(const edge_list&);
+  static auto* const stock = castoff::stock<Function>(&get_input_metadata);
+  auto metadata = stock(edges);
+  torch::autograd::grad_dtype::describe_leaves(edges, metadata);
+  return metadata;
+}
+
+} // namespace torch::dynamo::autograd
+
+// Two members of AccumulateGrad, as free functions under the members' symbols: to define the members
+// would emit a second vtable of the class, because apply is its key function.
+namespace {
+using torch::autograd::AccumulateGrad;
+using torch::autograd::variable_list;
+using torch::dynamo::autograd::CompiledNodeArgs;
+
+struct NodeMutex : torch::autograd::Node {
+  static std::mutex& of(Node& node) { return node.*(&NodeMutex::mutex_); }
+};
+} // namespace
+
+extern "C++" {
+[[gnu::visibility("default")]] variable_list accumulate_grad_apply(
+    AccumulateGrad* self,
+    variable_list&& grads) __asm__("_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
+[[gnu::visibility("default")]] void accumulate_grad_compiled_args(
+    const AccumulateGrad* self,
+    CompiledNodeArgs& args) __asm__("_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE");
+}
+
+variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
+  using Function = variable_list(AccumulateGrad*, variable_list&&);
+  static auto* const stock = torch::castoff::stock<Function>(&accumulate_grad_apply);
+  if (torch::autograd::grad_dtype::accumulate(*self, grads, NodeMutex::of(*self))) {
+    return {};
+  }
+  return stock(self, std::move(grads));
+}
+
+void accumulate_grad_compiled_args(const AccumulateGrad* self, CompiledNodeArgs& args) {
+  using Function = void(const AccumulateGrad*, CompiledNodeArgs&);
+  static auto* const stock = torch::castoff::stock<Function>(&accumulate_grad_compiled_args);
+  stock(self, args);
+  torch::autograd::grad_dtype::specialize_on(self->variable, args);
+}
+
+namespace torch::autograd::grad_dtype {
+namespace {
+
+struct SetDataHooks final : castoff::ForwardingVariableHooks {
+  using ForwardingVariableHooks::ForwardingVariableHooks;
+  void set_data(const Base& self, const Base& new_data) const override {
+    const KeepAcrossSetData keep(self);
+    ForwardingVariableHooks::set_data(self, new_data);
+  }
+};
+
+} // namespace
+
+// On the first use of grad_dtype, so that a process without any pays nothing. Never taken back:
+// tensors that rely on it may live on.
+void install_set_data();
+void install_set_data() {
+  static const bool installed = [] {
+    static SetDataHooks hooks(at::impl::GetVariableHooks());
+    at::impl::SetVariableHooks(&hooks);
+    return true;
+  }();
+  (void)installed;
+}
+
+} // namespace torch::autograd::grad_dtype

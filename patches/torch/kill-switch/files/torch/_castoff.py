@@ -1,0 +1,54 @@
+"""What makes this torch a castoff build: its C++ half, its identity and its kill switch.
+
+``CASTOFF_DISABLE=<topic>[,<topic>…]`` (or ``all``), read once when torch is imported, turns topics
+off and gives stock behaviour back.
+"""
+
+import ctypes
+import functools
+import os
+
+from torch import version
+
+
+__all__ = ["disabled_topics", "enabled", "library"]
+
+_LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+_OVERLAY = os.path.join(_LIB, "libcastoff_torch.so")
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """The library that holds the topics' C++: the overlay, or libtorch_cpu in a source build."""
+    whole = os.path.join(_LIB, "libtorch_cpu.so")
+    return ctypes.PyDLL(_OVERLAY if os.path.exists(_OVERLAY) else whole)
+
+
+@functools.cache
+def disabled_topics() -> frozenset[str]:
+    """The names in ``CASTOFF_DISABLE``, as they stood when this was first called."""
+    names = os.environ.get("CASTOFF_DISABLE", "").split(",")
+    return frozenset(name.strip() for name in names) - {""}
+
+
+def enabled(topic: str) -> bool:
+    """Whether ``topic`` may act in this process."""
+    return not disabled_topics() & {topic, "all"}
+
+
+def _refuse_other_torch() -> None:
+    """Raise ImportError if the overlay was built for another torch than this one."""
+    if not os.path.exists(_OVERLAY):
+        return
+    built_for = library().castoff_torch_git_version
+    built_for.restype = ctypes.c_char_p
+    expected = built_for().decode()
+    if expected != version.git_version:
+        raise ImportError(
+            f"castoff: {_OVERLAY} was built for torch commit {expected}, but this torch is commit "
+            f"{version.git_version}. The two must come from one wheel: reinstall the torch wheel "
+            "that castoff built (pip install --force-reinstall --no-deps …), or stock torch."
+        )
+
+
+_refuse_other_torch()

@@ -1,0 +1,637 @@
+"""What ``Tensor.grad_dtype`` does in torch 2.13, and so must do here (pytorch/pytorch#162815).
+
+One file for two torches: every test passes on stock torch 2.13 and on a patched 2.9, on CPU tensors
+and, where torch_xla is installed, on XLA tensors. Where 2.9 cannot follow, the test says so.
+"""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch.utils.checkpoint import checkpoint
+
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+UPSTREAM = torch.__version__ >= (2, 10)
+
+
+@pytest.fixture(params=["cpu", "xla"])
+def device(request):
+    if request.param == "cpu":
+        return torch.device("cpu")
+    torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not in this environment")
+    return torch_xla.device()
+
+
+@pytest.fixture
+def leaf(device):
+    def make(*size, dtype=F32):
+        return torch.ones(*(size or (3,)), device=device, dtype=dtype).requires_grad_()
+
+    return make
+
+
+class Returns(torch.autograd.Function):
+    """Of x a float32 scalar, whose backward hands ``gradient()`` to x just as it is."""
+
+    @staticmethod
+    def forward(ctx, x, gradient):
+        ctx.gradient = gradient
+        return x.sum().float()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.gradient(), None
+
+
+def backward_of(leaf, value=1.0, dtype=F32, size=None):
+    """Backward through ``leaf``, to which a gradient full of ``value`` in ``dtype`` arrives."""
+    size = tuple(leaf.shape) if size is None else size
+    Returns.apply(leaf, lambda: torch.full(size, value, dtype=dtype, device=leaf.device)).backward()
+
+
+def accumulator(leaf):
+    return leaf.expand_as(leaf).grad_fn.next_functions[0][0]
+
+
+def full(leaf, value, dtype):
+    return torch.full(tuple(leaf.shape), value, dtype=dtype, device=leaf.device)
+
+
+class TestAttribute:
+    def test_is_the_tensor_dtype_by_default(self, device):
+        for dtype in (F32, BF16, torch.int32):
+            assert torch.ones(2, device=device, dtype=dtype).grad_dtype is dtype
+
+    def test_is_what_it_was_set_to(self, leaf):
+        w = leaf()
+        for dtype in (BF16, None, F64, F32):
+            w.grad_dtype = dtype
+            assert w.grad_dtype is dtype
+
+    def test_set_before_requires_grad(self, device):
+        w = torch.ones(2, device=device)
+        w.grad_dtype = BF16
+        w.requires_grad_()
+        (w * 2).sum().backward()
+        assert w.grad_dtype is BF16 and w.grad.dtype is BF16
+
+    def test_is_refused_on_non_leaves(self, leaf):
+        y = leaf() * 2
+        with pytest.raises(RuntimeError, match="grad_dtype can only be accessed on leaf tensors"):
+            y.grad_dtype  # noqa: B018
+        with pytest.raises(RuntimeError, match="grad_dtype can only be set on leaf tensors"):
+            y.grad_dtype = BF16
+
+    @pytest.mark.parametrize("value", [3, "float32", torch.strided])
+    def test_takes_a_dtype_or_none(self, leaf, value):
+        w = leaf()
+        with pytest.raises(RuntimeError, match="grad_dtype must be a torch.dtype or None"):
+            w.grad_dtype = value
+        assert w.grad_dtype is F32
+
+    def test_conflicts_with_a_gradient_that_is_there(self, leaf):
+        w = leaf()
+        (w * 2).sum().backward()
+        with pytest.raises(RuntimeError, match="grad_dtype"):
+            w.grad_dtype = BF16
+        assert w.grad_dtype is F32
+        w.grad_dtype = F32
+        w.grad_dtype = None
+        with pytest.raises(RuntimeError, match="grad_dtype"):
+            w.grad_dtype = BF16
+        w.grad = None
+        w.grad_dtype = BF16
+        assert w.grad_dtype is BF16
+
+    def test_a_tensor_that_stops_being_a_leaf_cannot_be_asked(self, device, leaf):
+        w = torch.ones(3, device=device)
+        w.grad_dtype = BF16
+        w.mul_(leaf())
+        with pytest.raises(RuntimeError, match="leaf"):
+            w.grad_dtype  # noqa: B018
+
+    def test_retained_gradient_of_a_former_leaf(self, device, leaf):
+        w, x = torch.ones(3, device=device), leaf()
+        w.grad_dtype = BF16
+        w.mul_(x)
+        w.retain_grad()
+        w.sum().backward()
+        # 2.13 writes the former leaf's grad_dtype into the new node's metadata. In 2.9 that metadata
+        # is made by a constructor inlined in libtorch_cpu, and the tensor's own dtype stands in it.
+        assert w.grad.dtype is (BF16 if UPSTREAM else F32)
+        assert x.grad.dtype is F32
+
+    def test_torch_function_sees_it(self, device):
+        seen = []
+
+        class Logged(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, function, types, args=(), kwargs=None):
+                seen.append(getattr(function, "__self__", None) is torch.Tensor.grad_dtype)
+                return super().__torch_function__(function, types, args, kwargs or {})
+
+        w = torch.ones(3, device=device).as_subclass(Logged)
+        seen.clear()
+        w.grad_dtype = BF16
+        assert w.grad_dtype is BF16
+        assert seen.count(True) == 2
+
+    def test_of_a_subclass(self, device):
+        class Plain(torch.Tensor):
+            pass
+
+        w = torch.ones(3, device=device).as_subclass(Plain).requires_grad_()
+        w.grad_dtype = BF16
+        (w * 2).sum().backward()
+        assert w.grad_dtype is BF16 and w.grad.dtype is BF16
+        v = torch.ones(3, device=device).as_subclass(Plain).requires_grad_()
+        v.grad_dtype = None
+        v.grad = torch.ones(3, device=device, dtype=BF16)
+        assert v.grad.dtype is BF16
+
+
+class TestBackward:
+    def test_narrows(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        (w * 1.01).sum().backward()
+        assert w.grad.dtype is BF16
+        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16())
+
+    def test_does_not_round_what_is_wanted_wide(self, leaf):
+        w = leaf(dtype=BF16)
+        w.grad_dtype = F32
+        backward_of(w, 1.01)
+        assert w.grad.dtype is F32
+        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01))
+
+    def test_widens_a_narrow_gradient(self, leaf):
+        w = leaf(dtype=BF16)
+        w.grad_dtype = F32
+        (w.float() * 1.01).sum().backward()  # the cast's own backward rounds to bfloat16
+        assert w.grad.dtype is F32
+        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16().float())
+
+    @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64])
+    def test_none_takes_what_comes(self, leaf, dtype):
+        w = leaf()
+        w.grad_dtype = None
+        backward_of(w, 1.5, dtype)
+        assert w.grad.dtype is dtype
+        assert torch.equal(w.grad.cpu().float(), torch.full((3,), 1.5))
+
+    def test_none_adds_to_the_gradient_that_is_there(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        for count, dtype in enumerate((F16, F32, BF16), start=1):
+            backward_of(w, 1.5, dtype)
+            assert w.grad.dtype is F16
+            assert torch.equal(w.grad.cpu().float(), torch.full((3,), 1.5 * count))
+
+    def test_accumulates_in_the_wanted_dtype(self, leaf):
+        w = leaf(dtype=BF16)
+        w.grad_dtype = F32
+        backward_of(w, 1.01)
+        first = w.grad
+        backward_of(w, 0.001)
+        assert w.grad is first
+        torch.testing.assert_close(w.grad.cpu(), torch.full((3,), 1.011), rtol=1e-6, atol=0)
+
+    @pytest.mark.parametrize("wanted", [BF16, None])
+    def test_two_gradients_of_different_dtypes_meet(self, leaf, wanted):
+        w = leaf()
+        w.grad_dtype = wanted
+        half = Returns.apply(w, lambda: full(w, 1.0, F16))
+        (half + Returns.apply(w, lambda: full(w, 1.0, BF16))).backward()
+        if wanted is not None:
+            assert w.grad.dtype is wanted
+        assert torch.equal(w.grad.cpu().float(), torch.full((3,), 2.0))
+
+    def test_set_after_the_forward_counts(self, leaf):
+        w = leaf()
+        loss = (w * 2).sum()
+        w.grad_dtype = BF16
+        loss.backward()
+        assert w.grad.dtype is BF16
+        v = leaf()
+        loss = Returns.apply(v, lambda: full(v, 1.0, F16))
+        v.grad_dtype = None
+        loss.backward()
+        assert v.grad.dtype is F16
+
+    def test_the_last_one_set_counts(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        loss = (w * 2).sum()
+        w.grad_dtype = F16
+        loss.backward()
+        assert w.grad.dtype is F16
+        w.grad = None
+        w.grad_dtype = F32
+        (w * 2).sum().backward()
+        assert w.grad.dtype is F32
+
+    def test_autograd_grad(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        assert torch.autograd.grad((w * 2).sum(), [w])[0].dtype is BF16
+        w.grad_dtype = None
+        loss = Returns.apply(w, lambda: full(w, 1.0, F16))
+        assert torch.autograd.grad(loss, [w])[0].dtype is F16
+
+    def test_a_leaf_as_root(self, leaf):
+        w = leaf(1)
+        w.grad_dtype = BF16
+        w.backward()
+        assert w.grad.dtype is BF16
+        w.grad = None
+        w.grad_dtype = None
+        w.backward(torch.ones(1, device=w.device, dtype=BF16))
+        assert w.grad.dtype is BF16
+
+    @pytest.mark.parametrize("wanted", [BF16, None])
+    def test_broadcast_gradients_are_reduced(self, leaf, wanted):
+        w = leaf()
+        w.grad_dtype = wanted
+        backward_of(w, 1.0, BF16, size=(2, 3))
+        assert w.grad.dtype is BF16
+        assert torch.equal(w.grad.cpu().float(), torch.full((3,), 2.0))
+
+    def test_a_wrong_shape_is_refused(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        with pytest.raises(RuntimeError, match="invalid gradient at index 0"):
+            backward_of(w, 1.0, BF16, size=(4,))
+        assert w.grad is None
+
+    def test_a_wrong_device_is_refused(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        with pytest.raises(RuntimeError, match="invalid gradient at index 0"):
+            Returns.apply(w, lambda: torch.ones(3, dtype=BF16, device="meta")).backward()
+
+    def test_a_scalar_moves_to_the_device(self, device):
+        w = torch.ones((), device=device, requires_grad=True)
+        w.grad_dtype = None
+        Returns.apply(w, lambda: torch.tensor(1.0, dtype=BF16)).backward()
+        assert w.grad.dtype is BF16 and w.grad.device == w.device
+
+    def test_integer_gradients(self, leaf):
+        for wanted, arrives in ((F32, F32), (BF16, BF16)):
+            w = leaf()
+            w.grad_dtype = wanted
+            backward_of(w, 1, torch.int64)
+            assert w.grad.dtype is arrives
+        w = leaf()
+        w.grad_dtype = None
+        with pytest.raises(RuntimeError):
+            backward_of(w, 1, torch.int64)
+        assert w.grad is None
+
+    def test_an_integer_grad_dtype_fails_in_backward(self, leaf):
+        w = leaf()
+        w.grad_dtype = torch.int32
+        with pytest.raises(RuntimeError):
+            (w * 2).sum().backward()
+
+    @pytest.mark.parametrize("wanted", [BF16, None])
+    def test_a_complex_gradient_of_a_real_leaf_is_refused(self, wanted):
+        w = torch.ones(3, requires_grad=True)
+        w.grad_dtype = wanted
+        with pytest.raises(RuntimeError):
+            Returns.apply(w, lambda: torch.ones(3, dtype=torch.complex64)).backward()
+        assert w.grad is None
+
+    def test_complex(self):
+        w = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+        w.grad_dtype = torch.complex128
+        w.abs().sum().backward()
+        assert w.grad.dtype is torch.complex128
+
+    def test_an_undefined_gradient(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        Returns.apply(w, lambda: None).backward()
+        assert w.grad is None
+
+    def test_requires_grad_taken_away(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        loss = (w * 2).sum()
+        w.requires_grad_(False)
+        loss.backward()
+        assert w.grad is None
+
+    def test_layout_contract(self, device):
+        w = torch.ones(2, 3, device=device).t().requires_grad_()
+        w.grad_dtype = BF16
+        (w * 2).sum().backward()
+        assert w.grad.dtype is BF16 and w.grad.stride() == w.stride()
+
+    def test_a_gradient_in_use_elsewhere_is_copied(self, leaf):
+        w = leaf()
+        kept = full(w, 1.0, BF16)
+        w.grad_dtype = None
+        Returns.apply(w, lambda: kept).backward()
+        w.grad.add_(1)
+        assert w.grad.dtype is BF16
+        assert torch.equal(kept.cpu().float(), torch.ones(3))
+
+    @pytest.mark.parametrize("wanted, arrives", [(BF16, BF16), (None, F32)])
+    def test_sparse_embedding(self, wanted, arrives):
+        embedding = torch.nn.Embedding(4, 2, sparse=True)
+        embedding.weight.grad_dtype = wanted
+        embedding(torch.tensor([1, 2])).sum().backward()
+        assert embedding.weight.grad.is_sparse and embedding.weight.grad.dtype is arrives
+
+    def test_the_node_outlives_the_variable(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        loss = (w * 2).sum()
+        node = loss.grad_fn.next_functions[0][0].next_functions[0][0]
+        del w
+        gc.collect()
+        loss.backward()
+        assert node.variable.grad.dtype is BF16 and node.variable.grad_dtype is BF16
+
+    def test_the_node_called_by_hand(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        accumulator(w)(full(w, 1.0, BF16))
+        assert w.grad.dtype is BF16
+
+    def test_a_leaf_that_is_a_view(self, device):
+        base = torch.zeros(4, device=device)
+        w = base[0:2].requires_grad_()
+        w.grad_dtype = BF16
+        (w * 2).sum().backward()
+        with torch.no_grad():
+            base.add_(1)
+        assert w._is_view() and w.grad.dtype is BF16
+        assert w.tolist() == [1, 1]
+
+    def test_checkpoint(self, device, leaf):
+        if device.type == "xla":
+            pytest.skip("torch.utils.checkpoint asks for a torch.xla module, which no torch has")
+        w = leaf()
+        w.grad_dtype = BF16
+        checkpoint(lambda w: (w * 2).sin(), w, use_reentrant=False).sum().backward()
+        assert w.grad.dtype is BF16
+        w.grad = None
+        checkpoint(lambda x: (x * w).sin(), leaf(), use_reentrant=True).sum().backward()
+        assert w.grad.dtype is BF16
+
+
+class TestDoubleBackward:
+    def test_the_gradient_has_a_graph(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        (w**3).sum().backward(create_graph=True)
+        assert w.grad.dtype is BF16 and w.grad.requires_grad
+        (second,) = torch.autograd.grad(w.grad.float().sum(), [w])
+        assert second.dtype is BF16
+        assert torch.equal(second.cpu().float(), torch.full((3,), 6.0))
+
+    def test_none(self, device, leaf):
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                ctx.save_for_backward(scale)
+                return (x * scale.float()).sum()
+
+            @staticmethod
+            def backward(ctx, grad):
+                (scale,) = ctx.saved_tensors
+                return scale * 2 * grad.half(), None
+
+        w, scale = leaf(), leaf(dtype=F16)
+        w.grad_dtype = None
+        Scaled.apply(w, scale).backward(create_graph=True)
+        assert w.grad.dtype is F16 and w.grad.requires_grad
+        assert torch.autograd.grad(w.grad.sum(), [scale])[0].dtype is F16
+
+    def test_adds_to_a_plain_gradient(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        (w**2).sum().backward()
+        (w**2).sum().backward(create_graph=True)
+        assert w.grad.dtype is BF16 and w.grad.requires_grad
+        assert torch.equal(w.grad.detach().cpu().float(), torch.full((3,), 4.0))
+
+
+class TestHooks:
+    def test_tensor_hooks_see_the_wanted_dtype(self, leaf):
+        w, seen = leaf(), []
+        w.grad_dtype = BF16
+        w.register_hook(lambda grad: seen.append(grad.dtype))
+        (w * 2).sum().backward()
+        assert seen == [BF16]
+
+    def test_tensor_hooks_may_not_change_the_dtype(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        w.register_hook(lambda grad: grad.to(F16))
+        with pytest.raises(RuntimeError, match="has changed the type of value"):
+            (w * 2).sum().backward()
+
+    def test_post_accumulate_hooks_run_once(self, leaf):
+        w, seen = leaf(), []
+        w.grad_dtype = None
+        w.register_post_accumulate_grad_hook(lambda w: seen.append(w.grad.dtype))
+        backward_of(w, 1.0, F16)
+        assert seen == [F16]
+
+    def test_node_hooks(self, leaf):
+        w, seen = leaf(), []
+        w.grad_dtype = BF16
+        node = accumulator(w)
+        node.register_prehook(lambda grads: seen.append(("pre", grads[0].dtype)))
+        node.register_hook(lambda inputs, outputs: seen.append(("post", outputs[0].dtype)))
+        (w * 2).sum().backward()
+        assert seen == [("pre", BF16), ("post", BF16)] and w.grad.dtype is BF16
+
+    def test_multi_grad_hook(self, leaf):
+        w, v, seen = leaf(), leaf(), []
+        w.grad_dtype = BF16
+        torch.autograd.graph.register_multi_grad_hook(
+            [w, v], lambda grads: seen.append([grad.dtype for grad in grads])
+        )
+        (w * v).sum().backward()
+        assert seen == [[BF16, F32]]
+
+    def test_set_in_a_hook_further_up(self, leaf):
+        w = leaf()
+        y = w * 2
+
+        def hook(grad):
+            w.grad_dtype = BF16
+
+        y.register_hook(hook)
+        y.sum().backward()
+        assert w.grad.dtype is BF16
+
+
+class TestGradSetter:
+    def test_must_match(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        w.grad = full(w, 1.0, BF16)
+        with pytest.raises(RuntimeError, match="attempting to assign a gradient"):
+            w.grad = full(w, 1.0, F32)
+        assert w.grad.dtype is BF16
+
+    def test_must_match_the_tensor_by_default(self, leaf):
+        w = leaf()
+        with pytest.raises(RuntimeError, match="attempting to assign a gradient"):
+            w.grad = full(w, 1.0, BF16)
+        assert w.grad is None
+
+    @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64, torch.int32])
+    def test_none_takes_any(self, leaf, dtype):
+        w = leaf()
+        w.grad_dtype = None
+        grad = full(w, 1, dtype)
+        w.grad = grad
+        assert w.grad is grad
+        w.grad = None
+        assert w.grad is None
+
+    def test_the_other_checks_stay(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        for wrong in (
+            torch.ones(4, device=w.device, dtype=BF16),
+            torch.ones(3, device="meta", dtype=BF16),
+            w,
+        ):
+            with pytest.raises(RuntimeError, match="assign"):
+                w.grad = wrong
+        with pytest.raises(TypeError, match="assigned grad expected to be a Tensor or None"):
+            w.grad = 3
+        assert w.grad is None
+
+    def test_sparse_layouts(self):
+        w = torch.ones(3, 3, requires_grad=True)
+        w.grad_dtype = None
+        w.grad = torch.ones(3, 3, dtype=BF16).to_sparse()
+        assert w.grad.is_sparse
+        with pytest.raises(RuntimeError, match="attempting to assign a gradient"):
+            w.grad = torch.ones(3, 3, dtype=BF16).to_sparse_csr()
+
+    def test_zero_grad_in_place(self, leaf):
+        w = leaf()
+        w.grad_dtype = BF16
+        (w * 2).sum().backward()
+        torch.optim.SGD([w], lr=0.1).zero_grad(set_to_none=False)
+        assert w.grad.dtype is BF16 and w.grad.tolist() == [0, 0, 0]
+
+    def test_the_gradient_lives_as_long_as_the_leaf(self, leaf):
+        w = leaf()
+        w.grad_dtype = None
+        w.grad = full(w, 1.0, BF16)
+        assert w.grad is w.grad
+        grad = weakref.ref(w.grad)
+        gc.collect()
+        assert grad() is w.grad
+        w.grad = None
+        assert grad() is None
+
+
+class TestOtherTensors:
+    def test_copies_start_from_their_own_dtype(self, device):
+        w = torch.nn.Parameter(torch.ones(3, device=device))
+        w.grad_dtype = BF16
+        copies = {
+            "deepcopy": copy.deepcopy(w),
+            "copy": copy.copy(w),
+            "detach": w.detach(),
+            "data": w.data,
+            "Parameter": torch.nn.Parameter(w),
+            "clone": w.detach().clone().requires_grad_(),
+            "view": w.detach().view(3),
+        }
+        assert {name: c.grad_dtype for name, c in copies.items()} == dict.fromkeys(copies, F32)
+        assert w.grad_dtype is BF16
+
+    def test_deepcopy_of_a_parameter_with_a_gradient(self, device):
+        w = torch.nn.Parameter(torch.ones(3, device=device))
+        w.grad_dtype = BF16
+        (w * 2).sum().backward()
+        other = copy.deepcopy(w)
+        assert other.grad_dtype is F32 and other.grad is None
+
+    def test_pickle(self):
+        w = torch.nn.Parameter(torch.ones(3))
+        w.grad_dtype = BF16
+        assert pickle.loads(pickle.dumps(w)).grad_dtype is F32
+
+    def test_swap_tensors(self, device):
+        a, b = (torch.nn.Parameter(torch.full((3,), v, device=device)) for v in (0.0, 1.0))
+        a.grad_dtype = BF16
+        torch.utils.swap_tensors(a, b)
+        assert a.grad_dtype is F32 and b.grad_dtype is BF16
+
+    def test_nothing_is_left_of_dead_tensors(self, device):
+        w = torch.ones(1, device=device)
+        w.grad_dtype = BF16
+        dead = weakref.ref(w)
+        del w
+        gc.collect()
+        assert dead() is None
+        for _ in range(1000):
+            v = torch.ones(1, device=device)
+            assert v.grad_dtype is F32
+            v.grad_dtype = BF16
+
+    def test_functional_transforms_do_not_see_it(self):
+        w = torch.ones(3, requires_grad=True)
+        w.grad_dtype = BF16
+        assert torch.func.grad(lambda x: (x * 2).sum())(w).dtype is F32
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(w, torch.ones(3))
+            assert forward_ad.unpack_dual(dual * 2).tangent.tolist() == [2, 2, 2]
+
+
+class TestData:
+    def test_an_unset_one_follows_the_data(self, leaf):
+        w = leaf()
+        w.data = w.data.bfloat16()
+        (w * 2).sum().backward()
+        assert w.grad_dtype is BF16 and w.grad.dtype is BF16
+
+    @pytest.mark.parametrize("wanted", [F16, F32, None])
+    def test_a_set_one_stays(self, leaf, wanted):
+        w = leaf()
+        w.grad_dtype = wanted
+        loss = Returns.apply(w, lambda: full(w, 1.0, F16))
+        w.data = w.data.bfloat16()
+        assert w.grad_dtype is wanted
+        loss.backward()
+        assert w.grad.dtype is (wanted or F16)
+
+    def test_the_data_of_a_leaf_brings_none_along(self, leaf):
+        source, w = leaf(), leaf()
+        source.grad_dtype = BF16
+        w.data = source
+        assert w.grad_dtype is F32 and source.grad_dtype is BF16
+
+    def test_module_to(self, device):
+        linear = torch.nn.Linear(2, 2, bias=False).to(device)
+        linear.weight.grad_dtype = F32
+        linear.bfloat16()
+        linear(torch.ones(1, 2, device=device, dtype=BF16)).sum().backward()
+        assert linear.weight.dtype is BF16
+        assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is F32
+
+    def test_module_to_with_a_gradient(self, device):
+        linear = torch.nn.Linear(2, 2, bias=False).to(device)
+        linear.weight.grad_dtype = F32
+        linear(torch.ones(1, 2, device=device)).sum().backward()
+        linear.bfloat16()
+        # nn.Module casts .grad through its .data, past the attribute's check.
+        assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is BF16
