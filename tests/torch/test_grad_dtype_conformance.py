@@ -63,6 +63,7 @@ def full(leaf, value, dtype):
 
 
 class TestAttribute:
+    @pytest.mark.fails_on_stock
     def test_is_the_tensor_dtype_by_default(self, device):
         for dtype in (F32, BF16, torch.int32):
             assert torch.ones(2, device=device, dtype=dtype).grad_dtype is dtype
@@ -73,6 +74,7 @@ class TestAttribute:
             w.grad_dtype = dtype
             assert w.grad_dtype is dtype
 
+    @pytest.mark.fails_on_stock
     def test_set_before_requires_grad(self, device):
         w = torch.ones(2, device=device)
         w.grad_dtype = BF16
@@ -80,6 +82,7 @@ class TestAttribute:
         (w * 2).sum().backward()
         assert w.grad_dtype is BF16 and w.grad.dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_is_refused_on_non_leaves(self, leaf):
         y = leaf() * 2
         with pytest.raises(RuntimeError, match="grad_dtype can only be accessed on leaf tensors"):
@@ -87,6 +90,7 @@ class TestAttribute:
         with pytest.raises(RuntimeError, match="grad_dtype can only be set on leaf tensors"):
             y.grad_dtype = BF16
 
+    @pytest.mark.fails_on_stock
     @pytest.mark.parametrize("value", [3, "float32", torch.strided])
     def test_takes_a_dtype_or_none(self, leaf, value):
         w = leaf()
@@ -94,6 +98,7 @@ class TestAttribute:
             w.grad_dtype = value
         assert w.grad_dtype is F32
 
+    @pytest.mark.fails_on_stock
     def test_conflicts_with_a_gradient_that_is_there(self, leaf):
         w = leaf()
         (w * 2).sum().backward()
@@ -108,6 +113,7 @@ class TestAttribute:
         w.grad_dtype = BF16
         assert w.grad_dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_a_tensor_that_stops_being_a_leaf_cannot_be_asked(self, device, leaf):
         w = torch.ones(3, device=device)
         w.grad_dtype = BF16
@@ -126,6 +132,7 @@ class TestAttribute:
         assert w.grad.dtype is (BF16 if UPSTREAM else F32)
         assert x.grad.dtype is F32
 
+    @pytest.mark.fails_on_stock
     def test_torch_function_sees_it(self, device):
         seen = []
 
@@ -141,6 +148,7 @@ class TestAttribute:
         assert w.grad_dtype is BF16
         assert seen.count(True) == 2
 
+    @pytest.mark.fails_on_stock
     def test_of_a_subclass(self, device):
         class Plain(torch.Tensor):
             pass
@@ -156,6 +164,7 @@ class TestAttribute:
 
 
 class TestBackward:
+    @pytest.mark.fails_on_stock
     def test_narrows(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -163,6 +172,7 @@ class TestBackward:
         assert w.grad.dtype is BF16
         assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16())
 
+    @pytest.mark.fails_on_stock
     def test_does_not_round_what_is_wanted_wide(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
@@ -170,6 +180,7 @@ class TestBackward:
         assert w.grad.dtype is F32
         assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01))
 
+    @pytest.mark.fails_on_stock
     def test_widens_a_narrow_gradient(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
@@ -185,6 +196,7 @@ class TestBackward:
         assert w.grad.dtype is dtype
         assert torch.equal(w.grad.cpu().float(), torch.full((3,), 1.5))
 
+    @pytest.mark.fails_on_stock
     def test_none_adds_to_the_gradient_that_is_there(self, leaf):
         w = leaf()
         w.grad_dtype = None
@@ -193,6 +205,7 @@ class TestBackward:
             assert w.grad.dtype is F16
             assert torch.equal(w.grad.cpu().float(), torch.full((3,), 1.5 * count))
 
+    @pytest.mark.fails_on_stock
     def test_accumulates_in_the_wanted_dtype(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
@@ -212,6 +225,7 @@ class TestBackward:
             assert w.grad.dtype is wanted
         assert torch.equal(w.grad.cpu().float(), torch.full((3,), 2.0))
 
+    @pytest.mark.fails_on_stock
     def test_set_after_the_forward_counts(self, leaf):
         w = leaf()
         loss = (w * 2).sum()
@@ -224,6 +238,7 @@ class TestBackward:
         loss.backward()
         assert v.grad.dtype is F16
 
+    @pytest.mark.fails_on_stock
     def test_the_last_one_set_counts(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -236,6 +251,7 @@ class TestBackward:
         (w * 2).sum().backward()
         assert w.grad.dtype is F32
 
+    @pytest.mark.fails_on_stock
     def test_autograd_grad(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -244,6 +260,7 @@ class TestBackward:
         loss = Returns.apply(w, lambda: full(w, 1.0, F16))
         assert torch.autograd.grad(loss, [w])[0].dtype is F16
 
+    @pytest.mark.fails_on_stock
     def test_a_leaf_as_root(self, leaf):
         w = leaf(1)
         w.grad_dtype = BF16
@@ -254,6 +271,7 @@ class TestBackward:
         w.backward(torch.ones(1, device=w.device, dtype=BF16))
         assert w.grad.dtype is BF16
 
+    @pytest.mark.fails_on_stock
     @pytest.mark.parametrize("wanted", [BF16, None])
     def test_broadcast_gradients_are_reduced(self, leaf, wanted):
         w = leaf()
@@ -275,12 +293,14 @@ class TestBackward:
         with pytest.raises(RuntimeError, match="invalid gradient at index 0"):
             Returns.apply(w, lambda: torch.ones(3, dtype=BF16, device="meta")).backward()
 
+    @pytest.mark.fails_on_stock
     def test_a_scalar_moves_to_the_device(self, device):
         w = torch.ones((), device=device, requires_grad=True)
         w.grad_dtype = None
         Returns.apply(w, lambda: torch.tensor(1.0, dtype=BF16)).backward()
         assert w.grad.dtype is BF16 and w.grad.device == w.device
 
+    @pytest.mark.fails_on_stock
     def test_integer_gradients(self, leaf):
         for wanted, arrives in ((F32, F32), (BF16, BF16)):
             w = leaf()
@@ -293,6 +313,7 @@ class TestBackward:
             backward_of(w, 1, torch.int64)
         assert w.grad is None
 
+    @pytest.mark.fails_on_stock
     def test_an_integer_grad_dtype_fails_in_backward(self, leaf):
         w = leaf()
         w.grad_dtype = torch.int32
@@ -307,6 +328,7 @@ class TestBackward:
             Returns.apply(w, lambda: torch.ones(3, dtype=torch.complex64)).backward()
         assert w.grad is None
 
+    @pytest.mark.fails_on_stock
     def test_complex(self):
         w = torch.ones(3, dtype=torch.complex64, requires_grad=True)
         w.grad_dtype = torch.complex128
@@ -327,12 +349,14 @@ class TestBackward:
         loss.backward()
         assert w.grad is None
 
+    @pytest.mark.fails_on_stock
     def test_layout_contract(self, device):
         w = torch.ones(2, 3, device=device).t().requires_grad_()
         w.grad_dtype = BF16
         (w * 2).sum().backward()
         assert w.grad.dtype is BF16 and w.grad.stride() == w.stride()
 
+    @pytest.mark.fails_on_stock
     def test_a_gradient_in_use_elsewhere_is_copied(self, leaf):
         w = leaf()
         kept = full(w, 1.0, BF16)
@@ -349,6 +373,7 @@ class TestBackward:
         embedding(torch.tensor([1, 2])).sum().backward()
         assert embedding.weight.grad.is_sparse and embedding.weight.grad.dtype is arrives
 
+    @pytest.mark.fails_on_stock
     def test_the_node_outlives_the_variable(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -359,12 +384,14 @@ class TestBackward:
         loss.backward()
         assert node.variable.grad.dtype is BF16 and node.variable.grad_dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_the_node_called_by_hand(self, leaf):
         w = leaf()
         w.grad_dtype = None
         accumulator(w)(full(w, 1.0, BF16))
         assert w.grad.dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_a_leaf_that_is_a_view(self, device):
         base = torch.zeros(4, device=device)
         w = base[0:2].requires_grad_()
@@ -375,6 +402,7 @@ class TestBackward:
         assert w._is_view() and w.grad.dtype is BF16
         assert w.tolist() == [1, 1]
 
+    @pytest.mark.fails_on_stock
     def test_checkpoint(self, device, leaf):
         if device.type == "xla":
             pytest.skip("torch.utils.checkpoint asks for a torch.xla module, which no torch has")
@@ -388,6 +416,7 @@ class TestBackward:
 
 
 class TestDoubleBackward:
+    @pytest.mark.fails_on_stock
     def test_the_gradient_has_a_graph(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -397,6 +426,7 @@ class TestDoubleBackward:
         assert second.dtype is BF16
         assert torch.equal(second.cpu().float(), torch.full((3,), 6.0))
 
+    @pytest.mark.fails_on_stock
     def test_none(self, device, leaf):
         class Scaled(torch.autograd.Function):
             @staticmethod
@@ -415,6 +445,7 @@ class TestDoubleBackward:
         assert w.grad.dtype is F16 and w.grad.requires_grad
         assert torch.autograd.grad(w.grad.sum(), [scale])[0].dtype is F16
 
+    @pytest.mark.fails_on_stock
     def test_adds_to_a_plain_gradient(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -425,6 +456,7 @@ class TestDoubleBackward:
 
 
 class TestHooks:
+    @pytest.mark.fails_on_stock
     def test_tensor_hooks_see_the_wanted_dtype(self, leaf):
         w, seen = leaf(), []
         w.grad_dtype = BF16
@@ -439,6 +471,7 @@ class TestHooks:
         with pytest.raises(RuntimeError, match="has changed the type of value"):
             (w * 2).sum().backward()
 
+    @pytest.mark.fails_on_stock
     def test_post_accumulate_hooks_run_once(self, leaf):
         w, seen = leaf(), []
         w.grad_dtype = None
@@ -446,6 +479,7 @@ class TestHooks:
         backward_of(w, 1.0, F16)
         assert seen == [F16]
 
+    @pytest.mark.fails_on_stock
     def test_node_hooks(self, leaf):
         w, seen = leaf(), []
         w.grad_dtype = BF16
@@ -455,6 +489,7 @@ class TestHooks:
         (w * 2).sum().backward()
         assert seen == [("pre", BF16), ("post", BF16)] and w.grad.dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_multi_grad_hook(self, leaf):
         w, v, seen = leaf(), leaf(), []
         w.grad_dtype = BF16
@@ -464,6 +499,7 @@ class TestHooks:
         (w * v).sum().backward()
         assert seen == [[BF16, F32]]
 
+    @pytest.mark.fails_on_stock
     def test_set_in_a_hook_further_up(self, leaf):
         w = leaf()
         y = w * 2
@@ -477,6 +513,7 @@ class TestHooks:
 
 
 class TestGradSetter:
+    @pytest.mark.fails_on_stock
     def test_must_match(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -515,6 +552,7 @@ class TestGradSetter:
             w.grad = 3
         assert w.grad is None
 
+    @pytest.mark.fails_on_stock
     def test_sparse_layouts(self):
         w = torch.ones(3, 3, requires_grad=True)
         w.grad_dtype = None
@@ -523,6 +561,7 @@ class TestGradSetter:
         with pytest.raises(RuntimeError, match="attempting to assign a gradient"):
             w.grad = torch.ones(3, 3, dtype=BF16).to_sparse_csr()
 
+    @pytest.mark.fails_on_stock
     def test_zero_grad_in_place(self, leaf):
         w = leaf()
         w.grad_dtype = BF16
@@ -530,6 +569,7 @@ class TestGradSetter:
         torch.optim.SGD([w], lr=0.1).zero_grad(set_to_none=False)
         assert w.grad.dtype is BF16 and w.grad.tolist() == [0, 0, 0]
 
+    @pytest.mark.fails_on_stock
     def test_the_gradient_lives_as_long_as_the_leaf(self, leaf):
         w = leaf()
         w.grad_dtype = None
@@ -543,6 +583,7 @@ class TestGradSetter:
 
 
 class TestOtherTensors:
+    @pytest.mark.fails_on_stock
     def test_copies_start_from_their_own_dtype(self, device):
         w = torch.nn.Parameter(torch.ones(3, device=device))
         w.grad_dtype = BF16
@@ -558,6 +599,7 @@ class TestOtherTensors:
         assert {name: c.grad_dtype for name, c in copies.items()} == dict.fromkeys(copies, F32)
         assert w.grad_dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_deepcopy_of_a_parameter_with_a_gradient(self, device):
         w = torch.nn.Parameter(torch.ones(3, device=device))
         w.grad_dtype = BF16
@@ -565,17 +607,20 @@ class TestOtherTensors:
         other = copy.deepcopy(w)
         assert other.grad_dtype is F32 and other.grad is None
 
+    @pytest.mark.fails_on_stock
     def test_pickle(self):
         w = torch.nn.Parameter(torch.ones(3))
         w.grad_dtype = BF16
         assert pickle.loads(pickle.dumps(w)).grad_dtype is F32
 
+    @pytest.mark.fails_on_stock
     def test_swap_tensors(self, device):
         a, b = (torch.nn.Parameter(torch.full((3,), v, device=device)) for v in (0.0, 1.0))
         a.grad_dtype = BF16
         torch.utils.swap_tensors(a, b)
         assert a.grad_dtype is F32 and b.grad_dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_nothing_is_left_of_dead_tensors(self, device):
         w = torch.ones(1, device=device)
         w.grad_dtype = BF16
@@ -598,6 +643,7 @@ class TestOtherTensors:
 
 
 class TestData:
+    @pytest.mark.fails_on_stock
     def test_an_unset_one_follows_the_data(self, leaf):
         w = leaf()
         w.data = w.data.bfloat16()
@@ -614,12 +660,14 @@ class TestData:
         loss.backward()
         assert w.grad.dtype is (wanted or F16)
 
+    @pytest.mark.fails_on_stock
     def test_the_data_of_a_leaf_brings_none_along(self, leaf):
         source, w = leaf(), leaf()
         source.grad_dtype = BF16
         w.data = source
         assert w.grad_dtype is F32 and source.grad_dtype is BF16
 
+    @pytest.mark.fails_on_stock
     def test_module_to(self, device):
         linear = torch.nn.Linear(2, 2, bias=False).to(device)
         linear.weight.grad_dtype = F32

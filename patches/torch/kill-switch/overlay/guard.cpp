@@ -63,6 +63,7 @@ bool compare() {
 
 } // namespace
 
+// Also the declaration that kill_switch.cpp has as a weak one.
 bool overlay_matches_torch();
 bool overlay_matches_torch() {
   static const bool matches = compare();
@@ -70,3 +71,10 @@ bool overlay_matches_torch() {
 }
 
 } // namespace torch::castoff
+
+// At load, so that the message is there even if no topic ever acts.
+namespace {
+[[gnu::constructor]] void check_at_load() {
+  torch::castoff::overlay_matches_torch();
+}
+} // namespace

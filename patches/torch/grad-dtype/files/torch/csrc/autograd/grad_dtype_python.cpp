@@ -6,6 +6,7 @@
 // torch.overrides and Dynamo know.
 #include <c10/util/python_stub.h>
 #include <torch/csrc/autograd/grad_dtype.h>
+#include <torch/csrc/castoff/kill_switch.h>
 
 #include <array>
 #include <cstring>
@@ -77,6 +78,10 @@ extern "C" C10_EXPORT int castoff_grad_dtype_get(c10::TensorImpl* impl) {
 extern "C" C10_EXPORT const char* castoff_grad_dtype_set(c10::TensorImpl* impl, int code) {
   thread_local std::string error;
   try {
+    TORCH_CHECK(
+        torch::castoff::topic_enabled("grad-dtype"),
+        "grad_dtype is switched off in this process (CASTOFF_DISABLE, or an overlay built for "
+        "another torch)");
     if (gd::install_set_data != nullptr) {
       gd::install_set_data();
     }

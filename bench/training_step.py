@@ -1,0 +1,68 @@
+"""One training step that uses no topic. Run by unused_topics.py in a stock and in a patched environment.
+
+    python training_step.py ir            IR and HLO of forward, backward and optimizer on CPU-XLA
+    python training_step.py instructions  instructions of one backward on the CPU, by callgrind
+"""
+
+import argparse
+import json
+import os
+
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+MODEL = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 16),
+    torch.nn.ReLU(),
+    torch.nn.Linear(16, 16),
+    torch.nn.LayerNorm(16),
+    torch.nn.Linear(16, 4),
+)
+x = torch.randn(8, 16)
+"""
+
+
+def ir() -> dict[str, str]:
+    """The texts of the step's three graphs, in bfloat16 and in float32."""
+    import torch
+    import torch_xla
+
+    texts = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        scope: dict[str, object] = {}
+        exec(MODEL, scope)
+        model, x = scope["model"].to(dtype).to("xla"), scope["x"].to(dtype).to("xla")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        torch_xla.sync()
+        loss = model(x).square().mean()
+        parts = {"forward": [loss]}
+        loss.backward()
+        parts["backward"] = [p.grad for p in model.parameters()]
+        optimizer.step()
+        parts["optimizer"] = list(model.parameters())
+        for name, tensors in parts.items():
+            texts[f"{dtype} {name} IR"] = torch_xla._XLAC._get_xla_tensors_text(tensors)
+            texts[f"{dtype} {name} HLO"] = torch_xla._XLAC._get_xla_tensors_hlo(tensors)
+        torch_xla.sync()
+    return texts
+
+
+def instructions() -> dict[str, float]:
+    """Instructions of one backward of the step, on the CPU with one thread."""
+    from torch.utils.benchmark import Timer
+
+    number = 50
+    setup = MODEL + "loss = model(x).square().mean()\n"
+    timer = Timer(stmt="loss.backward(retain_graph=True)", setup=setup, num_threads=1)
+    stats = timer.collect_callgrind(number=number, collect_baseline=False)
+    return {"instructions": stats.counts(denoise=False) / number}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["ir", "instructions"])
+    print(json.dumps({"ir": ir, "instructions": instructions}[parser.parse_args().what]()))

@@ -1,0 +1,82 @@
+"""Makes the environments that the tests run in, with uv and pip's own configuration.
+
+    .venv/bin/python ci/environment.py patched DIR   the wheels in dist/, as the README installs them
+    .venv/bin/python ci/environment.py stock DIR     the upstream releases that they were made from
+    .venv/bin/python ci/environment.py oracle DIR    the later torch that has Tensor.grad_dtype itself
+
+Packages come by hard links from uv's cache: an environment costs seconds and hardly any disk. The
+patched wheels go through a cache of their own beside DIR, which would grow by 2 GB a build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from castoff.build import ROOT
+from castoff.console import Console
+from castoff.errors import CastoffError, MachineError
+from castoff.pin import PROJECTS, load_pin
+from castoff.pipconfig import current_uv_environment
+from castoff.run import Runner
+from castoff.tools import tool
+
+TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
+ORACLE = ("torch==2.13.0",)  # the release that test_grad_dtype_conformance.py states
+
+
+def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> None:
+    """Make the environment `kind` in `folder`.
+
+    Raises:
+        CastoffError: uv failed, or there are no wheels to install.
+    """
+    environment = current_uv_environment(runner)
+    uv, python = tool("uv"), folder / "bin" / "python"
+
+    def install(name: str, *arguments: str | Path) -> None:
+        runner.run([uv, "pip", "install", "--python", python, *arguments], name=name, env=environment)
+
+    runner.run([uv, "venv", "--no-project", "--python", sys.executable, folder], name="venv", env=environment)
+    pinned = ["--constraint", ROOT / "ci" / "requirements.lock", *TOOLS]
+    if kind == "oracle":
+        install("oracle", *pinned, *ORACLE)
+        return
+    pin = load_pin(ROOT / "pins", pin_name)
+    stock = [f"{project}=={pin.upstream(project).version}" for project in PROJECTS]
+    install("stock", *pinned, *stock)
+    if kind == "patched":
+        with tempfile.TemporaryDirectory(dir=folder.parent) as own_cache:
+            wheels = sorted(dist.glob("*.whl"))
+            if len(wheels) != len(stock):
+                raise MachineError(
+                    f"no wheels to test in {dist}",
+                    expected=f"{len(stock)} wheels",
+                    found=", ".join(wheel.name for wheel in wheels) or "none",
+                    next_step="Build them first: ./build.sh --target cpu",
+                )
+            install("patched", "--no-deps", "--offline", "--cache-dir", Path(own_cache), *wheels)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["patched", "stock", "oracle"])
+    parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
+    parser.add_argument("--pin", default="2.9", help="the pin (default: 2.9)")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist" / "2.9-cpu", help="where the wheels are")
+    arguments = parser.parse_args()
+    console = Console()
+    runner = Runner(arguments.folder.with_name(f"{arguments.folder.name}-logs"), console)
+    try:
+        make(arguments.kind, arguments.folder, arguments.dist, arguments.pin, runner)
+    except CastoffError as error:
+        console.error(error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

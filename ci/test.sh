@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what ./build.sh built into fresh environments and runs every test.
+#
+#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR]
+#
+#   --keep DIR  put the environments into DIR and leave them there, to run one test by hand
+#
+# Besides what the build needs it needs valgrind, and installs it with apt-get if it may.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
+
+work=
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --keep) work=${2:?--keep wants a folder} && shift ;;
+    -h | --help) usage && exit ;;
+    *) usage >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+[[ -x .venv/bin/castoff ]] || ./build.sh --help >/dev/null
+if ! command -v valgrind >/dev/null; then
+  [[ $EUID == 0 ]] || { echo 'expected valgrind, found none; install it: apt-get install valgrind' >&2 && exit 19; }
+  echo '== valgrind'
+  { apt-get update && apt-get install --yes --no-install-recommends valgrind; } >/dev/null
+fi
+
+# Beside uv's cache, so that environments are hard links and cost no disk.
+if [[ -z $work ]]; then
+  cache=${CASTOFF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/castoff}
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/test.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+fi
+mkdir -p "$work"
+work=$(cd "$work" && pwd)
+
+section() { # title, command: says what runs and how long it took
+  local start=$SECONDS
+  echo "== $1"
+  shift
+  "$@"
+  echo "   $((SECONDS - start)) s"
+}
+
+environment() { # kind
+  rm -rf "${work:?}/$1"
+  .venv/bin/python ci/environment.py "$1" "$work/$1"
+}
+
+in_environment() { # kind, arguments of pytest
+  local kind=$1
+  shift
+  PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider "$@"
+}
+
+section 'lint' ci/lint.sh
+section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
+for kind in patched stock oracle; do
+  section "environment: $kind" environment "$kind"
+done
+section 'the wheels' .venv/bin/python -m pytest -q tests/wheels
+section 'patched wheels' in_environment patched tests/torch tests/ir
+section 'stock wheels: what proves a difference must fail' in_environment stock --stock tests/ir tests/torch
+section 'torch with its own grad_dtype: the same conformance tests' \
+  in_environment oracle tests/torch/test_grad_dtype_conformance.py
+section 'README: before and after' \
+  .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost of unused topics' \
+  .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+echo "all is well, in $SECONDS s"

@@ -1,0 +1,76 @@
+"""The built wheels themselves, from the real upstream ones. Run after ./build.sh --target cpu."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from castoff.build import ROOT
+from castoff.changelog import release_number
+from castoff.console import Console
+from castoff.pipconfig import current_uv_environment
+from castoff.run import Runner
+from castoff.tools import tool
+
+DIST = ROOT / "dist" / "2.9-cpu"
+CASTOFF = [str(ROOT / ".venv" / "bin" / "castoff")]
+
+
+@pytest.fixture(scope="module")
+def manifest():
+    return json.loads((DIST / "manifest.json").read_text())
+
+
+def test_a_second_build_gives_the_same_bytes(tmp_path):
+    """The whole build once more, warm, and in less than the 90 s that a build may take."""
+    subprocess.run([*CASTOFF, "build", "--target", "cpu", "--out", str(tmp_path)], check=True, timeout=300)
+    names = sorted(path.name for path in DIST.iterdir())
+    assert sorted(path.name for path in (tmp_path / "2.9-cpu").iterdir()) == names
+    for name in names:
+        result = subprocess.run(["cmp", DIST / name, tmp_path / "2.9-cpu" / name], check=False)
+        assert result.returncode == 0, f"{name} differs from one build to the next"
+    shutil.rmtree(tmp_path / "2.9-cpu")
+
+
+def test_versions_come_from_the_changelog(manifest):
+    number = release_number(ROOT / "CHANGELOG.md")
+    assert {wheel.name.split("-")[1] for wheel in DIST.glob("*.whl")} == {f"2.9.0+castoff.{number}"}
+    for wheel in DIST.glob("*.whl"):
+        with ZipFile(wheel) as archive:
+            names = archive.namelist()
+            (metadata,) = [name for name in names if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+            assert Parser().parsestr(archive.read(metadata).decode())["Version"] == f"2.9.0+castoff.{number}"
+
+
+@pytest.mark.parametrize("project", ["torch", "torch_xla"])
+def test_constraints_keep_stock_wheels_out(project, tmp_path):
+    """With the constraints and an index that has stock torch only, nothing is installed."""
+    runner = Runner(tmp_path / "logs", Console())
+    environment = current_uv_environment(runner)
+    uv, folder = tool("uv"), tmp_path / "venv"
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, folder], env=environment, check=True)
+    install = [uv, "pip", "install", "--dry-run", "--no-deps", "--python", folder / "bin" / "python", project]
+    constrained = [*install, "--constraint", DIST / "constraints.txt"]
+    refused = subprocess.run(constrained, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0 and "castoff" in refused.stderr
+    found = subprocess.run(
+        [*constrained, "--find-links", DIST], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "castoff" in found.stderr
+
+
+def test_the_manifest_tells_what_is_there(manifest):
+    text = json.dumps(manifest)
+    for path in DIST.glob("*.whl"):
+        assert path.name in text
+        assert subprocess.check_output(["sha256sum", path]).split()[0].decode() in text
+    for topic in ("grad-dtype", "matmul-out-dtype", "kill-switch"):
+        assert topic in text
+    assert str(Path.home()) not in text
