@@ -22,7 +22,7 @@ void validate_outputs(
   if (!grad_dtype::in_use()) {
     return stock(edges, grads, format_error);
   }
-  grad_dtype::LeafGradients leaves(edges, grads);
+  grad_dtype::LeafGradients leaves(edges, grads, format_error);
   stock(edges, grads, format_error);
   leaves.put_back(grads, format_error);
 }

@@ -15,7 +15,7 @@ std::atomic<int64_t> tensors_in_use{0};
 namespace {
 
 struct State final : c10::BackendMeta {
-  explicit State(GradDtype wanted) : grad_dtype(wanted) {
+  State(GradDtype wanted, bool outran) : grad_dtype(wanted), outruns_graphs(outran) {
     tensors_in_use.fetch_add(1, std::memory_order_relaxed);
   }
   ~State() override { tensors_in_use.fetch_sub(1, std::memory_order_relaxed); }
@@ -32,6 +32,7 @@ struct State final : c10::BackendMeta {
   }
 
   const GradDtype grad_dtype;
+  const bool outruns_graphs;
 };
 
 // The lock under which torch itself changes a tensor's autograd metadata from const functions.
@@ -41,23 +42,43 @@ std::unique_lock<std::mutex> lock_metadata(c10::TensorImpl& impl) {
                          : std::unique_lock<std::mutex>(meta->mutex_);
 }
 
-c10::intrusive_ptr<c10::BackendMeta> state_of(c10::TensorImpl& impl) {
+c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
   auto meta = impl.get_backend_meta_intrusive_ptr();
-  return meta && typeid(*meta) == typeid(State) ? meta : nullptr;
+  return meta && typeid(*meta) == typeid(State)
+      ? c10::static_intrusive_pointer_cast<State>(std::move(meta))
+      : c10::intrusive_ptr<State>();
+}
+
+c10::intrusive_ptr<State> locked_state_of(c10::TensorImpl& impl) {
+  if (!in_use()) {
+    return {};
+  }
+  const auto lock = lock_metadata(impl);
+  return state_of(impl);
+}
+
+// `change` makes the new state from the present one, which may be null.
+template <class Change>
+void change_state(c10::TensorImpl& impl, const Change& change) {
+  const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(&impl));
+  impl::materialize_autograd_meta(self);
+  const auto lock = lock_metadata(impl);
+  const auto present = state_of(impl);
+  TORCH_CHECK(
+      present || impl.get_backend_meta() == nullptr,
+      "grad_dtype cannot be set on a tensor of device type '",
+      impl.device_type(),
+      "': its backend keeps metadata of its own in the tensor's BackendMeta");
+  impl.set_backend_meta(change(present.get()));
 }
 
 // The leaf whose gradient `edge` delivers, or nullptr.
-c10::TensorImpl* leaf_behind(const Edge& edge) {
+const at::Tensor* leaf_behind(const Edge& edge) {
   Node* node = edge.function.get();
   if (node == nullptr || node->num_outputs() != 0 || typeid(*node) != typeid(AccumulateGrad)) {
     return nullptr;
   }
-  return static_cast<AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
-}
-
-GradDtype wanted_behind(const Edge& edge) {
-  auto* leaf = leaf_behind(edge);
-  return leaf == nullptr ? GradDtype::of_tensor() : get(*leaf);
+  return &static_cast<AccumulateGrad*>(node)->variable;
 }
 
 InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options) {
@@ -77,9 +98,27 @@ bool asks_for_any(const std::optional<InputMetadata>& metadata) {
   return metadata.has_value() && metadata->options().requires_grad_opt().value_or(false);
 }
 
-at::TensorOptions wanted_options(const InputMetadata& metadata, GradDtype wanted) {
+InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted) {
   const auto& options = metadata.options();
-  return wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype());
+  if (wanted.is_of_tensor()) {
+    return with_options(metadata, options);
+  }
+  return with_options(
+      metadata, wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype()));
+}
+
+// What the gradient that `edge` delivers to a leaf has to be, or nullopt if the node knows.
+std::optional<InputMetadata> wanted_behind(const Edge& edge) {
+  const auto* leaf = leaf_behind(edge);
+  const auto state = leaf == nullptr ? c10::intrusive_ptr<State>()
+                                     : locked_state_of(*leaf->unsafeGetTensorImpl());
+  if (!state) {
+    return std::nullopt;
+  }
+  if (state->outruns_graphs) {
+    return with_grad_dtype(InputMetadata(*leaf), state->grad_dtype);
+  }
+  return with_grad_dtype(edge.function->input_metadata(edge.input_nr), state->grad_dtype);
 }
 
 // `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
@@ -92,10 +131,11 @@ InputMetadata accepting(
   TORCH_CHECK(
       grad.is_floating_point() || (complex_leaf && grad.is_complex()),
       format_error(c10::str(
-          "expected a gradient of a ",
+          "invalid gradient - got ",
+          grad.scalar_type(),
+          " for a tensor whose grad_dtype is None, but expected a ",
           complex_leaf ? "floating point or complex" : "floating point",
-          " dtype for a tensor whose grad_dtype is None, but got ",
-          grad.scalar_type())));
+          " dtype")));
   return with_options(
       metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
 }
@@ -110,6 +150,48 @@ void widen_before_reducing(const InputMetadata& wanted, at::Tensor& grad) {
       !wanted.is_same_shape(grad)) {
     grad = grad.to(dtype);
   }
+}
+
+std::string describe(const InputMetadata& metadata) {
+  return c10::str(
+      c10::typeMetaToScalarType(metadata.dtype()),
+      metadata.shape_as_dim_vector(),
+      " on ",
+      metadata.device());
+}
+
+bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
+  return metadata.is_same_shape(grad) || metadata.is_expandable_to_shape(grad);
+}
+
+// Whether `grad` has the shape that the leaf had when its graph was built, and the leaf has another
+// one by now, with no elements: a parameter whose storage was given back between forward and
+// backward, and whose owner knows what to do with the gradient. Throws where the leaf holds some.
+bool is_for_released_leaf(
+    const Edge& edge,
+    const InputMetadata& wanted,
+    const at::Tensor& grad,
+    size_t index,
+    const FormatError& format_error) {
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
+  if (wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested() ||
+      wanted.shape_as_dim_vector() == recorded.shape_as_dim_vector() ||
+      wanted.is_same_shape(grad) || !fits(recorded, grad)) {
+    return false;
+  }
+  TORCH_CHECK(
+      leaf_behind(edge)->sym_numel() == 0,
+      format_error(c10::str(
+          "invalid gradient at index ",
+          index,
+          " - got ",
+          grad.sym_sizes(),
+          " for a tensor whose .data took another shape after the forward pass: it was ",
+          describe(recorded),
+          " and is ",
+          describe(wanted),
+          " now. Run the forward pass again, or give .data the old shape before the backward pass")));
+  return true;
 }
 
 // A copy of `grad` in its own dtype, laid out as AccumulateGrad lays out a first gradient.
@@ -136,33 +218,26 @@ bool would_be_cast(const at::Tensor& grad, const at::Tensor& leaf, size_t intern
 } // namespace
 
 GradDtype get(c10::TensorImpl& impl) {
-  if (!in_use()) {
-    return GradDtype::of_tensor();
-  }
-  const auto lock = lock_metadata(impl);
-  const auto state = state_of(impl);
-  return state ? static_cast<const State&>(*state).grad_dtype : GradDtype::of_tensor();
+  const auto state = locked_state_of(impl);
+  return state ? state->grad_dtype : GradDtype::of_tensor();
 }
 
 void set(c10::TensorImpl& impl, GradDtype grad_dtype) {
-  const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(&impl));
-  impl::materialize_autograd_meta(self);
-  auto state = c10::make_intrusive<State>(grad_dtype);
-  const auto lock = lock_metadata(impl);
-  TORCH_CHECK(
-      impl.get_backend_meta() == nullptr || state_of(impl),
-      "grad_dtype cannot be set on a tensor of device type '",
-      impl.device_type(),
-      "': its backend keeps metadata of its own in the tensor's BackendMeta");
-  impl.set_backend_meta(std::move(state));
+  change_state(impl, [grad_dtype](const State* present) {
+    return c10::make_intrusive<State>(grad_dtype, present != nullptr && present->outruns_graphs);
+  });
+}
+
+void outrun_graphs(c10::TensorImpl& impl) {
+  change_state(impl, [](const State* present) {
+    return c10::make_intrusive<State>(
+        present == nullptr ? GradDtype::of_tensor() : present->grad_dtype, true);
+  });
 }
 
 KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self)
     : impl_(*self.unsafeGetTensorImpl()) {
-  if (in_use()) {
-    const auto lock = lock_metadata(impl_);
-    state_ = state_of(impl_);
-  }
+  state_ = locked_state_of(impl_);
 }
 
 KeepAcrossSetData::~KeepAcrossSetData() {
@@ -172,19 +247,21 @@ KeepAcrossSetData::~KeepAcrossSetData() {
   }
 }
 
-void LeafGradients::take(const edge_list& edges, variable_list& grads) {
+void LeafGradients::take(
+    const edge_list& edges,
+    variable_list& grads,
+    const FormatError& format_error) {
   if (edges.size() != grads.size()) {
     return; // the stock validation has the words for it
   }
   for (size_t i = 0; i < edges.size(); ++i) {
-    const auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : GradDtype::of_tensor();
-    if (wanted.is_of_tensor()) {
+    auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : std::nullopt;
+    if (!wanted || is_for_released_leaf(edges[i], *wanted, grads[i], i, format_error)) {
       continue;
     }
     wanted_.resize(grads.size());
     taken_.resize(grads.size());
-    const auto& metadata = edges[i].function->input_metadata(edges[i].input_nr);
-    wanted_[i].emplace(with_options(metadata, wanted_options(metadata, wanted)));
+    wanted_[i].emplace(std::move(*wanted));
     taken_[i] = std::move(grads[i]);
     grads[i] = at::Tensor();
   }
@@ -229,9 +306,8 @@ void describe_leaves(const edge_list& edges, OptionalMetadata& metadata) {
     return;
   }
   for (size_t i = 0; i < edges.size(); ++i) {
-    const auto wanted = metadata[i] ? wanted_behind(edges[i]) : GradDtype::of_tensor();
-    if (!wanted.is_of_tensor()) {
-      metadata[i].emplace(with_options(*metadata[i], wanted_options(*metadata[i], wanted)));
+    if (auto wanted = metadata[i] ? wanted_behind(edges[i]) : std::nullopt) {
+      metadata[i].emplace(std::move(*wanted));
     }
   }
 }

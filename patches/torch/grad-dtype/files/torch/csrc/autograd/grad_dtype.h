@@ -64,7 +64,7 @@ class GradDtype {
   int16_t code_;
 };
 
-// Number of tensors alive that were given a grad_dtype; zero keeps every fast path.
+// Number of tensors alive that have state here; zero keeps every fast path.
 extern std::atomic<int64_t> tensors_in_use;
 inline bool in_use() {
   return C10_UNLIKELY(tensors_in_use.load(std::memory_order_relaxed) != 0);
@@ -77,8 +77,13 @@ GradDtype get(c10::TensorImpl& impl);
 // of its own in the place that this needs.
 void set(c10::TensorImpl& impl, GradDtype grad_dtype);
 
-// Carries a grad_dtype over an assignment to .data, which replaces everything that a TensorImpl
-// holds: taken in the constructor, put back in the destructor.
+// From now on `impl` itself, as it is when a gradient arrives, says what dtype, device and shape that
+// gradient has, and not what the nodes of its graphs have recorded: for a leaf that changes under a
+// live graph. Thread-safe. Throws as set().
+void outrun_graphs(c10::TensorImpl& impl);
+
+// Carries the state over an assignment to .data, which replaces everything that a TensorImpl holds:
+// taken in the constructor, put back in the destructor.
 class KeepAcrossSetData {
  public:
   explicit KeepAcrossSetData(const at::TensorBase& self);
@@ -98,9 +103,12 @@ class KeepAcrossSetData {
 // metadata that their leaf wants, by the stock validation over metadata.
 class LeafGradients {
  public:
-  LeafGradients(const edge_list& edges, variable_list& grads) {
+  LeafGradients(
+      const edge_list& edges,
+      variable_list& grads,
+      const FormatError& format_error) {
     if (in_use()) {
-      take(edges, grads);
+      take(edges, grads, format_error);
     }
   }
   // Throws what validate_outputs throws.
@@ -111,7 +119,7 @@ class LeafGradients {
   }
 
  private:
-  void take(const edge_list& edges, variable_list& grads);
+  void take(const edge_list& edges, variable_list& grads, const FormatError& format_error);
   void validate_into(variable_list& grads, const FormatError& format_error);
 
   OptionalMetadata wanted_;

@@ -1,0 +1,59 @@
+#include <torch/csrc/autograd/data_setter.h>
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+
+namespace torch::autograd::data_setter {
+namespace {
+
+bool same_shape(const at::TensorBase& self, const at::TensorBase& new_data) {
+  return self.sym_sizes().equals(new_data.sym_sizes());
+}
+
+bool same_metadata(const at::TensorBase& self, const at::TensorBase& new_data) {
+  return self.dtype() == new_data.dtype() && self.device() == new_data.device() &&
+      self.layout() == new_data.layout() && same_shape(self, new_data);
+}
+
+std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
+  auto* meta = impl::get_autograd_meta(self);
+  if (meta == nullptr) {
+    return nullptr;
+  }
+  const std::lock_guard<std::mutex> lock(meta->mutex_);
+  return meta->grad_accumulator_.lock();
+}
+
+} // namespace
+
+Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
+    : self_(self) {
+  // Nested tensors have no shape to compare.
+  if (self.is_nested() || new_data.is_nested() || same_metadata(self, new_data)) {
+    return;
+  }
+  accumulator_ = live_accumulator(self);
+  if (!accumulator_) {
+    return;
+  }
+  // Ahead of the assignment, so that no backward in another thread meets the new data unmarked.
+  grad_dtype::outrun_graphs(*self.unsafeGetTensorImpl());
+  keep_state_.emplace(self);
+  if (!same_shape(self, new_data)) {
+    accumulator_.reset();
+  }
+}
+
+Reassignment::~Reassignment() {
+  if (!accumulator_) {
+    return;
+  }
+  auto* meta = impl::get_autograd_meta(self_);
+  const std::lock_guard<std::mutex> lock(meta->mutex_);
+  if (meta->grad_accumulator_.expired()) {
+    meta->grad_accumulator_ = accumulator_;
+  }
+}
+
+} // namespace torch::autograd::data_setter

@@ -1,0 +1,38 @@
+#pragma once
+
+// `p.data = q` with another dtype, device or shape, under a live graph of p.
+//
+// torch drops p's AccumulateGrad there: the next graph gets a new one, without the hooks of the old
+// one (DDP's all-reduce is such a hook), and a graph built before delivers a gradient of the old
+// dtype. Here the node stays, and the leaf says what it delivers (grad_dtype.h, outrun_graphs).
+
+#include <ATen/core/TensorBase.h>
+#include <torch/csrc/autograd/grad_dtype.h>
+
+#include <memory>
+#include <optional>
+
+namespace torch::autograd::data_setter {
+
+// Lives around one assignment to .data: looks at the two tensors in the constructor, puts p's
+// autograd state right in the destructor. Does nothing where the metadata stays the same or where no
+// graph is alive.
+//
+// If the shape changes the node goes, as in torch: FSDP's flat parameters change their size twice a
+// step, and count on it.
+class Reassignment {
+ public:
+  Reassignment(const at::TensorBase& self, const at::TensorBase& new_data);
+  ~Reassignment();
+  Reassignment(const Reassignment&) = delete;
+  Reassignment(Reassignment&&) = delete;
+  Reassignment& operator=(const Reassignment&) = delete;
+  Reassignment& operator=(Reassignment&&) = delete;
+
+ private:
+  const at::TensorBase& self_;
+  std::shared_ptr<Node> accumulator_;
+  std::optional<grad_dtype::KeepAcrossSetData> keep_state_;
+};
+
+} // namespace torch::autograd::data_setter
