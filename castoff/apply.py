@@ -1,0 +1,252 @@
+"""Apply: the topics' Python files and hunks, laid on the members of a wheel.
+
+Only the members that a hunk touches are taken out of the wheel. `git apply` does the work and its
+exit codes tell the outcome; its wording, which changes, is never read. Every topic is tried before
+anything is reported. Hunks on C++ files are for source builds and are passed over here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from castoff.errors import ApplyError
+from castoff.run import Runner
+from castoff.topics import PYTHON_SUFFIXES, Topic
+
+_HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_SHOWN_LINES = 12
+
+
+class Outcome(Enum):
+    """What became of one file of a topic."""
+
+    CLEAN = "clean"
+    ALREADY_UPSTREAM = "already upstream"
+    CONFLICT = "conflict"
+    TARGET_MISSING = "target missing"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The outcome of one file of a topic.
+
+    Attributes:
+        topic: The topic's full name.
+        path: The file, as the wheel has it.
+        outcome: What became of it.
+        detail: For a person: what was expected and what is there; empty if clean.
+    """
+
+    topic: str
+    path: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the topics make of a wheel's Python files.
+
+    Attributes:
+        changed: The new contents of members that the wheel has.
+        added: The contents of members that it does not have.
+        trials: What became of each file.
+    """
+
+    changed: dict[str, bytes]
+    added: dict[str, bytes]
+    trials: tuple[Trial, ...]
+
+
+def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, runner: Runner) -> Applied:
+    """Lay topics on a wheel.
+
+    Args:
+        topics: The topics of the wheel's project, in order.
+        pin: The pin's name.
+        wheel: The upstream wheel.
+        tree: An empty folder to work in.
+        runner: Runs git.
+
+    Returns:
+        The members that change and those that are new.
+
+    Raises:
+        ApplyError: Some topic did not apply; the message has all of them.
+    """
+    trials: list[Trial] = []
+    touched: set[str] = set()
+    added: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        members = set(archive.namelist())
+        for topic in topics:
+            new = _new_files(topic, members | added, tree)
+            added.update(trial.path for trial in new if trial.outcome is Outcome.CLEAN)
+            hunks = _Hunks(topic, pin, archive=archive, members=members | added, tree=tree, runner=runner).apply()
+            touched.update(trial.path for trial in hunks if trial.outcome is Outcome.CLEAN)
+            trials += [*new, *hunks]
+    failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
+    if failed:
+        raise _error(failed, pin, wheel)
+    return Applied(
+        changed={path: (tree / path).read_bytes() for path in sorted(touched - added)},
+        added={path: (tree / path).read_bytes() for path in sorted(added)},
+        trials=tuple(trials),
+    )
+
+
+def _new_files(topic: Topic, present: set[str], tree: Path) -> list[Trial]:
+    trials: list[Trial] = []
+    for path, source in topic.new_python().items():
+        if path in present:
+            detail = "files/ holds new files only, but the wheel or an earlier topic has this one already"
+            trials.append(Trial(topic.key, path, Outcome.CONFLICT, detail))
+            continue
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_bytes(source.read_bytes())
+        trials.append(Trial(topic.key, path, Outcome.CLEAN, ""))
+    return trials
+
+
+class _Hunks:
+    """The hunks of one topic, tried on one wheel."""
+
+    def __init__(
+        self, topic: Topic, pin: str, *, archive: zipfile.ZipFile, members: set[str], tree: Path, runner: Runner
+    ) -> None:
+        self._topic = topic
+        self._patch = topic.hunks(pin)
+        self._archive = archive
+        self._members = members
+        self._tree = tree
+        self._runner = runner
+
+    def apply(self) -> list[Trial]:
+        """Try every file, and change the tree only if all of them are clean."""
+        if self._patch is None:
+            return []
+        listing = self._git("--numstat", "-z")
+        if listing is None:
+            return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
+        paths = [entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()]
+        trials = [self._try(path) for path in paths if path.endswith(PYTHON_SUFFIXES)]
+        if any(trial.outcome is not Outcome.CLEAN for trial in trials):
+            return trials
+        if trials and self._git(*self._only([trial.path for trial in trials])) is None:
+            return [self._trial(self._patch.name, Outcome.CORRUPT, "its files are clean each alone, but not together")]
+        return [trial if (self._tree / trial.path).exists() else self._removed(trial.path) for trial in trials]
+
+    def _removed(self, path: str) -> Trial:
+        return self._trial(path, Outcome.CORRUPT, "hunks change files; they do not remove or rename them")
+
+    def _try(self, path: str) -> Trial:
+        if path not in self._members:
+            return self._trial(path, Outcome.TARGET_MISSING, "the wheel has no such file; new files go under files/")
+        target = self._tree / path
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self._archive.read(path))
+        only = self._only([path])
+        if self._git("--check", *only) is not None:
+            return self._trial(path, Outcome.CLEAN, "")
+        if self._git("--check", "--reverse", *only) is not None:
+            return self._trial(path, Outcome.ALREADY_UPSTREAM, "the file reads already as the hunks would make it")
+        return self._trial(path, Outcome.CONFLICT, self._conflict(path))
+
+    def _trial(self, path: str, outcome: Outcome, detail: str) -> Trial:
+        return Trial(self._topic.key, path, outcome, detail)
+
+    def _only(self, paths: Sequence[str]) -> list[str]:
+        return [f"--include={path}" for path in paths]
+
+    def _git(self, *options: str) -> str | None:
+        """Run `git apply`; return what it wrote, or None if it failed."""
+        assert self._patch is not None
+        completed = self._runner.run(
+            ["git", "apply", "--whitespace=nowarn", *options, self._patch],
+            name=f"apply-{self._topic.name}",
+            cwd=self._tree,
+            env=_git_environment(self._tree),
+            check=False,
+        )
+        return completed.output if completed.returncode == 0 else None
+
+    def _conflict(self, path: str) -> str:
+        """Show the first hunk that has no place in the file."""
+        assert self._patch is not None
+        present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
+        for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
+            if not _occurs(expected, present):
+                window = present[max(start - 1, 0) : start - 1 + len(expected)]
+                return (
+                    f"the hunk at line {start} expects\n{_quote(expected)}\n"
+                    f"and the file has there\n{_quote(window) if window else '    (the end of the file)'}"
+                )
+        return "each hunk has its place, but not in this order"
+
+
+def _git_environment(tree: Path) -> dict[str, str]:
+    """Keep git from finding a repository around the tree (it would skip files), and from its user's settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment.update(
+        GIT_CEILING_DIRECTORIES=str(tree.resolve().parent),
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_CONFIG_NOSYSTEM="1",
+    )
+    return environment
+
+
+def _old_sides(patch: str, path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield, for each hunk of a file, its line number and the lines it expects."""
+    inside = False
+    start = 0
+    lines: list[str] | None = None
+    for line in [*patch.splitlines(), "diff --git end"]:
+        header = _HUNK_HEADER.match(line)
+        if lines is not None and (header or line.startswith("diff --git ")):
+            yield start, lines
+            lines = None
+        if line.startswith("diff --git "):
+            inside = line.endswith(f" b/{path}")
+        elif header and inside:
+            start, lines = int(header.group(1)), []
+        elif lines is not None and (not line or line[0] in " -"):
+            lines.append(line[1:])
+
+
+def _occurs(block: list[str], lines: list[str]) -> bool:
+    return any(lines[at : at + len(block)] == block for at in range(len(lines) - len(block) + 1))
+
+
+def _quote(lines: list[str]) -> str:
+    shown = [f"    | {line}" for line in lines[:_SHOWN_LINES]]
+    if len(lines) > _SHOWN_LINES:
+        shown.append(f"    … and {len(lines) - _SHOWN_LINES} more")
+    return "\n".join(shown)
+
+
+def _error(failed: list[Trial], pin: str, wheel: Path) -> ApplyError:
+    reports = []
+    for trial in failed:
+        detail = trial.detail.replace("\n", "\n  ")
+        reports.append(f"{trial.topic}: {trial.path}: {trial.outcome.value}\n  {detail}")
+    first = failed[0]
+    advice = {
+        Outcome.ALREADY_UPSTREAM: f"Drop the hunk, or say 'upstream' for {pin} in topic.toml.",
+        Outcome.CORRUPT: "Export the patch again with git diff.",
+    }
+    return ApplyError(
+        f"{len({trial.topic for trial in failed})} topic(s) do not apply to {wheel.name}",
+        expected="every file of every topic applies cleanly",
+        found="\n".join(reports),
+        next_step=advice.get(
+            first.outcome, f"Make patches/{first.topic} fit the file as it is in the wheel, then build again."
+        ),
+    )

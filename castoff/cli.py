@@ -1,0 +1,180 @@
+"""The command line. Errors become output here and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from castoff.build import ROOT, Request, build, dry_run, verify_folder
+from castoff.console import Console
+from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
+from castoff.topics import load_topics
+
+app = typer.Typer(
+    name="castoff",
+    help="Patched PyTorch and PyTorch/XLA wheels in which dtypes mean what they say.\n\n"
+    "Start with `castoff build --target cpu`: the wheels are then in dist/2.9-cpu/.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Target(StrEnum):
+    """What wheels can be built for."""
+
+    CPU = "cpu"
+
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show each command that is run.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, for programs.")]
+IndexOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--index",
+        metavar="URL",
+        help="A package index to look at besides those that pip is configured with. May be given more than once. "
+        "Wherever a wheel comes from, it is accepted by its hash only.",
+    ),
+]
+InstallOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify-install/--no-verify-install",
+        help="Install the wheels into a scratch environment, import them, and look where each interposed symbol "
+        "leads. That needs a Python of the right version, and torch's dependencies from a package index.",
+    ),
+]
+
+
+@app.command("build")
+def build_command(
+    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases to start from; see pins/.")] = "2.9",
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION|PATH",
+            help="The CPython that the wheels are for, as a version (3.11) or the path of an interpreter.",
+            show_default="the one that runs castoff",
+        ),
+    ] = None,
+    index: IndexOption = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
+    ] = ROOT / "dist",
+    verify_install: InstallOption = True,
+    dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Build patched torch and torch_xla wheels from the stock ones.
+
+    The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
+    and manifest.json (what went in). It appears whole, or stays as it was.
+    """
+    request = Request(
+        target=target.value,
+        pin=pin,
+        python=python,
+        indexes=tuple(index or ()),
+        out=out,
+        verify_install=verify_install,
+    )
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        if dry_run_only:
+            dry_run(request, console)
+        else:
+            build(request, console)
+
+
+@app.command("verify")
+def verify_command(
+    folder: Annotated[Path, typer.Argument(help="A folder that `castoff build` made, such as dist/2.9-cpu.")],
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The interpreter to try the wheels with.",
+            show_default="one of the wheels' version, if there is one",
+        ),
+    ] = None,
+    index: IndexOption = None,
+    verify_install: InstallOption = True,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Check wheels that were built before.
+
+    They are compared with upstream's member by member, their libraries with what the platform tag allows, and
+    unless told otherwise they are installed, imported, and looked at while running.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        verify_folder(folder, python=python, indexes=tuple(index or ()), install=verify_install, console=console)
+
+
+@app.command("topics")
+def topics_command(json_lines: JsonOption = False) -> None:
+    """List the topics: every reason to differ from upstream, and the pins it applies to."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        for topic in load_topics(ROOT / "patches"):
+            pins = ", ".join(f"{pin}: {state}" for pin, state in topic.pins.items())
+            data: dict[str, object] = {
+                "name": topic.key,
+                "title": topic.title,
+                "kind": topic.kind,
+                "pins": topic.pins,
+                "requires": list(topic.requires),
+                "upstream": list(topic.upstream),
+                "drop_when": topic.drop_when,
+            }
+            console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGTERM, _terminate)
+    app(prog_name="castoff")
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """Let a polite kill clean up like Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _boundary(console: Console) -> Iterator[Console]:
+    """Turn every error into output and an exit code."""
+    try:
+        yield console
+    except CastoffError as error:
+        console.error(error)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        console.warn("stopped; the output folder is as it was")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    except OSError as error:
+        known = storage_error(error)
+        if known is None:
+            _report_bug()
+        console.error(known)
+        raise typer.Exit(known.exit_code) from None
+    except Exception:  # noqa: BLE001 - whatever is left is our own bug, and shown as one
+        _report_bug()
+
+
+def _report_bug() -> NoReturn:
+    traceback.print_exc()
+    print("This is a bug in castoff: please report it with the lines above.", file=sys.stderr)
+    raise typer.Exit(INTERNAL_EXIT_CODE)

@@ -1,0 +1,53 @@
+"""Run inside the scratch environment, alone: says what torch is there and where its slots point.
+
+The file that its argument names has JSON ``{library: {symbol: [offset, …]}}``; the last line of
+standard output has the answer. The loader has filled the slots: LD_BIND_NOW is set.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+
+def _mappings() -> list[tuple[int, int, int, str]]:
+    """Return (start, end, file offset, path) of everything that is mapped from a file."""
+    found = []
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        for line in file:
+            fields = line.rstrip("\n").split(None, 5)
+            if fields[-1].startswith("/"):
+                start, end = (int(value, 16) for value in fields[0].split("-"))
+                found.append((start, end, int(fields[2], 16), fields[-1]))
+    return found
+
+
+def _owner(address: int, maps: list[tuple[int, int, int, str]]) -> str:
+    return next((path for start, end, _, path in maps if start <= address < end), "no library")
+
+
+def main() -> None:
+    """Answer the question in the file."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        question = json.load(file)
+    import torch
+    import torch_xla
+
+    maps = _mappings()
+    slots: dict[str, dict[str, list[str]]] = {}
+    for library, symbols in question.items():
+        base = min(start for start, _, offset, path in maps if offset == 0 and os.path.basename(path) == library)
+        slots[library] = {
+            symbol: [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
+            for symbol, offsets in symbols.items()
+        }
+    answer = {
+        "torch": [torch.__version__, torch.__file__],
+        "torch_xla": [torch_xla.__version__, torch_xla.__file__],
+        "slots": slots,
+    }
+    print("\n" + json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What makes this torch_xla a castoff build: its C++ half, its identity and its topics.
+
+The last thing that ``import torch_xla`` does is `_install_topics`. ``CASTOFF_DISABLE=<topic>[,<topic>…]``
+(or ``all``) keeps topics out; with all of them out, nothing is loaded and torch_xla is stock.
+"""
+
+import ctypes
+import functools
+import importlib
+import warnings
+from pathlib import Path
+
+import torch
+from torch import _castoff as _torch_castoff
+
+from . import version
+
+__all__ = ["TOPICS", "library"]
+
+#: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
+#: belongs to a topic that is not in this build.
+TOPICS = {
+    "matmul-out-dtype": "_matmul_out_dtype",
+}
+
+_HERE = Path(__file__).resolve().parent
+_LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
+
+
+@functools.cache
+def library() -> ctypes.PyDLL:
+    """The library that holds the C++ of torch_xla's topics, once it is known to belong here."""
+    if not _LIBRARY.exists():
+        raise ImportError(
+            f"castoff: {_LIBRARY} is missing, so this torch_xla is not whole. Reinstall the torch_xla "
+            "wheel that castoff built (pip install --force-reinstall --no-deps …)."
+        )
+    try:
+        lib = ctypes.PyDLL(str(_LIBRARY))
+    except OSError as error:
+        raise ImportError(_mismatch(f"does not load into this torch ({error})")) from error
+    for name, function, found in (
+        ("torch", lib.castoff_torch_xla_torch_git_version, torch.version.git_version),
+        ("torch_xla", lib.castoff_torch_xla_git_version, version.__xla_gitrev__),
+    ):
+        function.restype = ctypes.c_char_p
+        expected = function().decode()
+        if found != expected:
+            raise ImportError(_mismatch(f"was built for {name} commit {expected}, but this {name} is commit {found}"))
+    return lib
+
+
+def _mismatch(what: str) -> str:
+    return (
+        f"castoff: {_LIBRARY} {what}. torch and torch_xla must come from one castoff build: reinstall "
+        "both with its constraints (pip install -c constraints.txt torch torch_xla), or set "
+        "CASTOFF_DISABLE=all to run torch_xla as stock."
+    )
+
+
+def _warn_of_unknown_topics() -> None:
+    """Warn of names in CASTOFF_DISABLE that are a topic of neither half: a typing error, as a rule."""
+    torch_topics = getattr(_torch_castoff, "TOPICS", ("grad-dtype",))
+    known = {"all", *TOPICS, *torch_topics}
+    unknown = sorted(_torch_castoff.disabled_topics() - known)
+    if unknown:
+        warnings.warn(
+            f"CASTOFF_DISABLE names no topic of this build: {', '.join(unknown)}. "
+            f"It knows: {', '.join(sorted(known))}.",
+            stacklevel=2,
+        )
+
+
+def _install_topics() -> None:
+    """Put every topic that is in this build and not disabled in force."""
+    _warn_of_unknown_topics()
+    for topic, module in TOPICS.items():
+        if _torch_castoff.enabled(topic) and (_HERE / f"{module}.py").exists():
+            importlib.import_module(f"{__package__}.{module}").install()
+
+
+_install_topics()

@@ -1,0 +1,45 @@
+"""Matrix products that return a wider dtype than their operands', as one ``xla::dot_general``.
+
+The C++ half (``csrc/castoff/matmul_out_dtype.cpp``) decides which calls these are; here is the one
+operator that it makes of them. It takes what ``jax.lax.dot_general`` takes.
+"""
+
+import ctypes
+
+import torch
+import torch_xla
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    set_code_exec_strategy,
+)
+
+from . import _castoff
+
+__all__ = ["install"]
+
+_registrations: list[torch.library.Library] = []
+
+
+def _dot_general(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
+    contracting = (list(lhs_contracting), list(rhs_contracting))
+    batch = (list(lhs_batch), list(rhs_batch))
+    return torch_xla._XLAC._xla_dot_general(lhs, rhs, (contracting, batch), None, preferred_element_type)
+
+
+# Where torch.compile executes lazy tensors this runs under dynamo, which is not to trace it.
+set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+
+
+def install() -> None:
+    """Register the kernels, once, above those that torch and torch_xla registered."""
+    if _registrations:
+        return
+    native = _castoff.library().castoff_matmul_out_dtype_install
+    native.restype = ctypes.c_char_p
+    error = native()
+    if error is not None:
+        raise ImportError(f"castoff: matmul-out-dtype cannot take its place: {error.decode()}")
+    kernels = torch.library.Library("castoff", "IMPL")
+    kernels.impl("dot_general", _dot_general, "XLA")
+    _registrations.append(kernels)

@@ -1,0 +1,488 @@
+// Matrix products on XLA whose result is wider than their operands.
+//
+// mm, bmm, addmm and baddbmm with out_dtype=, and these, mv, dot and linear with a wider out=,
+// become one castoff::dot_general that accumulates and returns in the wide dtype; matmul decomposes
+// into them. addmm and baddbmm of dtypes that torch refuses elsewhere, and that XLA refuses much
+// later, are refused here. Everything else goes to the kernel that was there before.
+//
+// An out= call meets one of two dispatch keys: Functionalize, where XLA's tensors are wrapped in
+// functional ones (the default), or XLA (XLA_DISABLE_FUNCTIONALIZATION=1). The kernels that stand
+// in for others are boxed, as the dispatcher hands out the kernel that was there before in boxed
+// form; the hot one, addmm, is called in boxed form anyway, by the functionalization fallback.
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/_copy_from_and_resize_ops.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/baddbmm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/expand_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/view_copy_ops.h>
+#include <c10/util/accumulate.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using at::IntArrayRef;
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+const DispatchKeySet kXla(DispatchKey::XLA);
+
+// ---- which calls
+
+bool widens(ScalarType from, ScalarType to) {
+  return (to == ScalarType::Float && (from == ScalarType::BFloat16 || from == ScalarType::Half)) ||
+         (to == ScalarType::Int && from == ScalarType::Char);
+}
+
+// An XLA tensor as torch_xla's own kernels get it: no wrapper of any transform around it.
+bool is_bare_xla(const Tensor& t) {
+  return (t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
+          c10::autocast_dispatch_keyset)
+             .highestPriorityTypeId() == DispatchKey::XLA;
+}
+
+// The XLA tensor in a functional tensor that torch_xla made; not in one that
+// torch.func.functionalize (which has levels) or AOTAutograd (which holds fake tensors) made.
+bool is_functional_xla(const Tensor& t) {
+  if (!t.is_xla() || !at::functionalization::impl::isFunctionalTensor(t)) return false;
+  const auto* wrapper = at::functionalization::impl::unsafeGetFunctionalWrapper(t);
+  return wrapper->level() == -1 && is_bare_xla(wrapper->value());
+}
+
+// ---- the product
+
+constexpr const char* kDotGeneralSchema =
+    "dot_general(Tensor lhs, Tensor rhs, int[] lhs_contracting, int[] rhs_contracting, "
+    "int[] lhs_batch, int[] rhs_batch, ScalarType preferred_element_type) -> Tensor";
+
+Tensor dot_general(const Tensor& lhs, const Tensor& rhs, IntArrayRef lhs_contracting,
+                   IntArrayRef rhs_contracting, IntArrayRef batch, ScalarType dtype) {
+  using Signature = Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef,
+                           IntArrayRef, ScalarType);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("castoff::dot_general", "").typed<Signature>();
+  return op.call(lhs, rhs, lhs_contracting, rhs_contracting, batch, batch, dtype);
+}
+
+Tensor view_as(const Tensor& t, std::vector<c10::SymInt> sizes) {
+  return at::_ops::view_copy::redispatch(kXla, t, sizes);
+}
+
+// input @ weight.T, with the leading dimensions of input folded into one: XLA:CPU has no other
+// form.
+Tensor linear_product(const Tensor& input, const Tensor& weight, ScalarType dtype) {
+  if (input.dim() <= 2) return dot_general(input, weight, {input.dim() - 1}, {1}, {}, dtype);
+  const IntArrayRef lead = input.sizes().slice(0, input.dim() - 1);
+  std::vector<c10::SymInt> sizes(lead.begin(), lead.end());
+  sizes.emplace_back(weight.size(0));
+  const Tensor rows = view_as(input, {c10::multiply_integers(lead), input.size(-1)});
+  return view_as(dot_general(rows, weight, {1}, {1}, {}, dtype), std::move(sizes));
+}
+
+// As torch's CPU and CUDA kernels read alpha and beta: in the dtype that they compute in.
+Scalar in_dtype_of(const Scalar& s, ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/false) ? Scalar(s.to<int64_t>())
+                                                           : Scalar(s.to<double>());
+}
+
+Tensor times(const Tensor& t, const Scalar& factor) {
+  if (factor.equal(1)) return t;
+  Tensor number = c10::scalar_to_tensor(factor);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return at::_ops::mul_Tensor::redispatch(kXla, t, number);
+}
+
+// beta * self + alpha * product. With beta == 0, self is not looked at: its nans do not spread.
+Tensor add_scaled(const Tensor& self, const Tensor& product, const Scalar& beta,
+                  const Scalar& alpha) {
+  const ScalarType dtype = product.scalar_type();
+  if (!at::is_expandable_to(self.sizes(), product.sizes())) {
+    // Raises what expand raises.
+    at::_ops::expand::call(at::empty(self.sizes(), self.options().device(at::kMeta)),
+                           c10::fromIntArrayRefSlow(product.sizes()), /*implicit=*/false);
+  }
+  const Tensor scaled = times(product, in_dtype_of(alpha, dtype));
+  const Scalar factor = in_dtype_of(beta, dtype);
+  if (factor.equal(0)) return scaled;
+  const Tensor wide =
+      self.scalar_type() == dtype
+          ? self
+          : at::_ops::_to_copy::redispatch(kXla, self, dtype, std::nullopt, std::nullopt,
+                                           std::nullopt, /*non_blocking=*/false, std::nullopt);
+  return at::_ops::add_Tensor::redispatch(kXla, scaled, times(wide, factor), 1);
+}
+
+// ---- out_dtype=, with the checks and messages of torch's CUDA kernels
+
+void check_out_dtype(ScalarType operand, ScalarType out_dtype) {
+  TORCH_CHECK(out_dtype == operand || widens(operand, out_dtype),
+              "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+}
+
+void check_matrices(const char* first, const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.dim() == 2, first, " must be a matrix, got ", a.dim(), "-D tensor");
+  TORCH_CHECK(b.dim() == 2, "mat2 must be a matrix, got ", b.dim(), "-D tensor");
+  TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x",
+              a.size(1), " and ", b.size(0), "x", b.size(1), ")");
+}
+
+void check_batches(const Tensor& a, const Tensor& b, ScalarType out_dtype) {
+  TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
+  TORCH_CHECK(b.dim() == 3, "batch2 must be a 3D tensor");
+  TORCH_CHECK(b.size(0) == a.size(0) && b.size(1) == a.size(2),
+              "Expected size for first two dimensions of batch2 tensor to be: [", a.size(0), ", ",
+              a.size(2), "] but got: [", b.size(0), ", ", b.size(1), "].");
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "batch1 and batch2 must have the same dtype");
+  check_out_dtype(a.scalar_type(), out_dtype);
+}
+
+Tensor mm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
+  check_matrices("self", self, mat2);
+  TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "input dtypes must be the same");
+  check_out_dtype(self.scalar_type(), out_dtype);
+  if (out_dtype == self.scalar_type()) return at::_ops::mm::redispatch(kXla, self, mat2);
+  return dot_general(self, mat2, {1}, {0}, {}, out_dtype);
+}
+
+Tensor bmm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
+  check_batches(self, mat2, out_dtype);
+  if (out_dtype == self.scalar_type()) return at::_ops::bmm::redispatch(kXla, self, mat2);
+  return dot_general(self, mat2, {2}, {1}, {0}, out_dtype);
+}
+
+// torch 2.9 wants self in the operands' dtype; from 2.10 on it may have out_dtype as well.
+Tensor addmm_dtype(const Tensor& self, const Tensor& mat1, const Tensor& mat2, ScalarType out_dtype,
+                   const Scalar& beta, const Scalar& alpha) {
+  TORCH_CHECK(self.scalar_type() == mat2.scalar_type() || self.scalar_type() == out_dtype,
+              "self and mat2 must have the same dtype, but got ", self.scalar_type(), " and ",
+              mat2.scalar_type());
+  TORCH_CHECK(mat1.scalar_type() == mat2.scalar_type(),
+              "mat1 and mat2 must have the same dtype, but got ", mat1.scalar_type(), " and ",
+              mat2.scalar_type());
+  check_matrices("mat1", mat1, mat2);
+  check_out_dtype(mat1.scalar_type(), out_dtype);
+  if (out_dtype == mat1.scalar_type()) {
+    return at::_ops::addmm::redispatch(kXla, self, mat1, mat2, beta, alpha);
+  }
+  return add_scaled(self, dot_general(mat1, mat2, {1}, {0}, {}, out_dtype), beta, alpha);
+}
+
+Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                     ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
+  check_batches(batch1, batch2, out_dtype);
+  TORCH_CHECK(self.scalar_type() == batch1.scalar_type() || self.scalar_type() == out_dtype,
+              "self dtype must match either out_dtype or batch1 dtype");
+  if (out_dtype == batch1.scalar_type()) {
+    return at::_ops::baddbmm::redispatch(kXla, self, batch1, batch2, beta, alpha);
+  }
+  return add_scaled(self, dot_general(batch1, batch2, {2}, {1}, {0}, out_dtype), beta, alpha);
+}
+
+// ---- out=
+
+enum class Product { kMm, kBmm, kAddmm, kBaddbmm, kMv, kDot, kLinear };
+
+// An operator with out=, and where in its schema its arguments stand (-1: it has none). The addend
+// is the self of addmm and baddbmm, or the bias of linear. out comes last.
+struct OutOperator {
+  const char* name;
+  const char* overload;
+  Product product;
+  int addend, lhs, rhs, out_dtype, beta, alpha, out;
+};
+
+constexpr OutOperator kOutOperators[] = {
+    {"aten::mm", "out", Product::kMm, -1, 0, 1, -1, -1, -1, 2},
+    {"aten::mm", "dtype_out", Product::kMm, -1, 0, 1, 2, -1, -1, 3},
+    {"aten::bmm", "out", Product::kBmm, -1, 0, 1, -1, -1, -1, 2},
+    {"aten::bmm", "dtype_out", Product::kBmm, -1, 0, 1, 2, -1, -1, 3},
+    {"aten::addmm", "out", Product::kAddmm, 0, 1, 2, -1, 3, 4, 5},
+    {"aten::addmm", "dtype_out", Product::kAddmm, 0, 1, 2, 3, 4, 5, 6},
+    {"aten::baddbmm", "out", Product::kBaddbmm, 0, 1, 2, -1, 3, 4, 5},
+    {"aten::baddbmm", "dtype_out", Product::kBaddbmm, 0, 1, 2, 3, 4, 5, 6},
+    {"aten::mv", "out", Product::kMv, -1, 0, 1, -1, -1, -1, 2},
+    {"aten::dot", "out", Product::kDot, -1, 0, 1, -1, -1, -1, 2},
+    {"aten::linear", "out", Product::kLinear, 2, 0, 1, -1, -1, -1, 3},
+};
+
+// The arguments of one call, in place on the stack.
+class OutCall {
+ public:
+  OutCall(const OutOperator& op, const Stack& stack)
+      : op_(op), arguments_(stack.data() + stack.size() - (op.out + 1)) {}
+
+  const Tensor& out() const { return arguments_[op_.out].toTensor(); }
+  const Tensor& lhs() const { return arguments_[op_.lhs].toTensor(); }
+  const Tensor& rhs() const { return arguments_[op_.rhs].toTensor(); }
+  bool has_addend() const { return op_.addend >= 0 && arguments_[op_.addend].isTensor(); }
+  const Tensor& addend() const { return arguments_[op_.addend].toTensor(); }
+
+  // All that most calls cost.
+  bool may_be_ours() const { return op_.out_dtype >= 0 || out().dtype() != lhs().dtype(); }
+
+  bool is_ours() const {
+    if (op_.out_dtype >= 0) return true;  // stock has no kernel for these
+    const ScalarType from = lhs().scalar_type(), to = out().scalar_type();
+    if (!widens(from, to) || rhs().scalar_type() != from) return false;
+    if (has_addend() && addend().scalar_type() != from && addend().scalar_type() != to)
+      return false;
+    switch (op_.product) {  // there is no out_dtype= form of these to check the sizes
+      case Product::kMv:
+        return lhs().dim() == 2 && rhs().dim() == 1 && lhs().size(1) == rhs().size(0);
+      case Product::kDot:
+        return lhs().dim() == 1 && rhs().dim() == 1 && lhs().size(0) == rhs().size(0);
+      case Product::kLinear:
+        return lhs().dim() >= 1 && rhs().dim() == 2 && lhs().size(-1) == rhs().size(1) &&
+               (!has_addend() || at::is_expandable_to(addend().sizes(), {rhs().size(0)}));
+      default:
+        return true;
+    }
+  }
+
+  template <class Predicate>
+  bool all_tensors(Predicate&& is) const {
+    return is(out()) && is(lhs()) && is(rhs()) && (!has_addend() || is(addend()));
+  }
+
+  // The result, of bare tensors that `bare` makes of the arguments.
+  template <class Bare>
+  Tensor evaluate(Bare&& bare) const {
+    const ScalarType dtype =
+        op_.out_dtype < 0 ? out().scalar_type() : arguments_[op_.out_dtype].toScalarType();
+    TORCH_CHECK(dtype == out().scalar_type(),
+                "out_dtype must be the same as the dtype of the provided out tensor");
+    const Tensor a = bare(lhs()), b = bare(rhs());
+    const Tensor c = has_addend() ? bare(addend()) : Tensor();
+    switch (op_.product) {
+      case Product::kMm:
+        return at::_ops::mm_dtype::call(a, b, dtype);
+      case Product::kBmm:
+        return at::_ops::bmm_dtype::call(a, b, dtype);
+      case Product::kAddmm:
+        return at::_ops::addmm_dtype::call(c, a, b, dtype, beta(), alpha());
+      case Product::kBaddbmm:
+        return at::_ops::baddbmm_dtype::call(c, a, b, dtype, beta(), alpha());
+      case Product::kMv:
+        return dot_general(a, b, {1}, {0}, {}, dtype);
+      case Product::kDot:
+        return dot_general(a, b, {0}, {0}, {}, dtype);
+      case Product::kLinear: {
+        const Tensor product = linear_product(a, b, dtype);
+        return c.defined() ? add_scaled(c, product, 1, 1) : product;
+      }
+    }
+    TORCH_INTERNAL_ASSERT(false);
+  }
+
+ private:
+  Scalar beta() const { return arguments_[op_.beta].toScalar(); }
+  Scalar alpha() const { return arguments_[op_.alpha].toScalar(); }
+
+  const OutOperator& op_;
+  const IValue* arguments_;
+};
+
+void return_out(const OutCall& call, const OutOperator& op, Stack* stack) {
+  Tensor out = call.out();
+  torch::jit::drop(*stack, op.out + 1);
+  stack->emplace_back(std::move(out));
+}
+
+// ---- addmm and baddbmm of dtypes that do not go together
+
+// Refuses what both torch's CPU kernels and XLA's compiler refuse. Factors of two dtypes, which
+// torch_xla can compile as long as their sum with self needs no conversion, stay as they are.
+template <bool batched>
+void check_dtypes(const Tensor& self, const Tensor& a, const Tensor& b) {
+  if (C10_LIKELY(self.dtype() == a.dtype() && a.dtype() == b.dtype())) return;
+  const ScalarType s = self.scalar_type(), x = a.scalar_type(), y = b.scalar_type();
+  const ScalarType product = c10::promoteTypes(x, y);
+  const bool one_of_them = product == x || product == y;
+  if (batched ? s == x && (s == product || !one_of_them)
+              : s == product || (!one_of_them && (s == x || s == y))) {
+    return;
+  }
+  if (batched) {
+    TORCH_CHECK(s == x, "Input dtypes must be the same, got: input ", self.dtype(),
+                ", batch1: ", a.dtype(), ", batch2: ", b.dtype());
+    TORCH_CHECK(false, "expected scalar type ", x, " but found ", y);
+  }
+  TORCH_CHECK(s == y, "self and mat2 must have the same dtype, but got ", s, " and ", y);
+  TORCH_CHECK(false, "mat1 and mat2 must have the same dtype, but got ", x, " and ", y);
+}
+
+// ---- kernels that stand before another
+
+class Before : public c10::OperatorKernel {
+ public:
+  Before(const OperatorHandle& op, DispatchKey key)
+      : previous_(op.getComputedKernelForDispatchKey(key)) {}
+
+ protected:
+  void previous(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
+    previous_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  c10::SafeKernelFunction previous_;
+};
+
+class FunctionalOut final : public Before {
+ public:
+  FunctionalOut(const OperatorHandle& op, DispatchKey key, const OutOperator& which)
+      : Before(op, key), op_(which) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const OutCall call(op_, *stack);
+    if (C10_LIKELY(!call.may_be_ours()) || !call.all_tensors(is_functional_xla) ||
+        !call.is_ours()) {
+      return previous(op, keys, stack);
+    }
+    namespace functional = at::functionalization::impl;
+    const Tensor& out = call.out();
+    Tensor value;
+    {
+      at::AutoDispatchSkipFunctionalize below_functionalize;
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      value = call.evaluate([](const Tensor& t) {
+        functional::sync(t);
+        return functional::from_functional_tensor(t);
+      });
+    }
+    functional::propagate_xla_data(out, value);
+    functional::replace_(out, value);
+    functional::commit_update(out);
+    functional::sync(out);
+    return_out(call, op_, stack);
+  }
+
+ private:
+  const OutOperator& op_;
+};
+
+class XlaOut final : public Before {
+ public:
+  XlaOut(const OperatorHandle& op, DispatchKey key, const OutOperator& which)
+      : Before(op, key), op_(which) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const OutCall call(op_, *stack);
+    if (C10_LIKELY(!call.may_be_ours()) || !call.all_tensors(is_bare_xla) || !call.is_ours()) {
+      if (op_.product == Product::kAddmm) {
+        check_dtypes<false>(call.addend(), call.lhs(), call.rhs());
+      } else if (op_.product == Product::kBaddbmm) {
+        check_dtypes<true>(call.addend(), call.lhs(), call.rhs());
+      }
+      return previous(op, keys, stack);
+    }
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const Tensor value = call.evaluate([](const Tensor& t) { return t; });
+    at::_ops::_copy_from_and_resize::call(value, call.out());
+    return_out(call, op_, stack);
+  }
+
+ private:
+  const OutOperator& op_;
+};
+
+template <bool batched>
+class CheckDtypes final : public Before {
+ public:
+  using Before::Before;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const IValue* arguments = stack->data() + stack->size() - 5;  // self, a, b, beta, alpha
+    check_dtypes<batched>(arguments[0].toTensor(), arguments[1].toTensor(),
+                          arguments[2].toTensor());
+    previous(op, keys, stack);
+  }
+};
+
+// ---- registration
+
+// The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
+// is meant, and the one warning is left for registrations that the user may not have meant.
+class QuietOverride final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("previously registered kernel") == std::string::npos) {
+      outer_->process(warning);
+    }
+  }
+
+ private:
+  c10::WarningHandler* outer_ = c10::WarningUtils::get_warning_handler();
+  c10::WarningUtils::WarnAlways always_;  // does not use up the "once"
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+// Registrations last as long as the process does.
+torch::Library& library(torch::Library::Kind kind, const char* ns, std::optional<DispatchKey> key) {
+  return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
+}
+
+template <class Kernel, class... Extra>
+void stand_before(torch::Library& lib, DispatchKey key, const char* name, const char* overload,
+                  const Extra&... extra) {
+  const OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  const std::string full = std::string(name) + (*overload ? "." : "") + overload;
+  lib.impl(full.c_str(),
+           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
+}
+
+void install() {
+  const QuietOverride quiet;
+  library(torch::Library::FRAGMENT, "castoff", std::nullopt).def(kDotGeneralSchema);
+
+  torch::Library& functional = library(torch::Library::IMPL, "aten", DispatchKey::Functionalize);
+  torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
+  xla.impl("mm.dtype", mm_dtype);
+  xla.impl("bmm.dtype", bmm_dtype);
+  xla.impl("addmm.dtype", addmm_dtype);
+  xla.impl("baddbmm.dtype", baddbmm_dtype);
+  for (const OutOperator& op : kOutOperators) {
+    stand_before<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload, op);
+    stand_before<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);
+  }
+  stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm", "");
+  stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm_", "");
+  stand_before<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm", "");
+  stand_before<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm_", "");
+}
+
+}  // namespace
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_matmul_out_dtype_install() {
+  static std::string error;
+  try {
+    install();
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
+}

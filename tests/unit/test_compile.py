@@ -1,0 +1,192 @@
+import ctypes
+import io
+from pathlib import Path
+
+import pytest
+from made_up import TORCH_COMMIT, Tree, compile_library
+
+from castoff.build import Request, build
+from castoff.compile import find_compiler, version_script
+from castoff.console import Console
+from castoff.elf import defined_symbols, needed_libraries, needed_versions, relocation_slots
+from castoff.errors import CompileError, MachineError, VerifyError
+from castoff.run import Runner
+from castoff.verify import newer_than
+
+
+def _build(tree: Tree, console: Console) -> Path:
+    request = Request("cpu", "2.9", None, (), tree.root / "dist", verify_install=False, root=tree.root)
+    return build(request, console)
+
+
+def test_version_script() -> None:
+    assert version_script(["a", "b"]) == "{\n  global:\n    a;\n    b;\n  local: *;\n};\n"
+    assert version_script([]) == "{\n  local: *;\n};\n"
+
+
+def test_the_compiler_is_named_by_cxx(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MachineError) as caught:
+        find_compiler(runner)
+    assert "no-such-compiler" in caught.value.expected
+    monkeypatch.setenv("CXX", "g++")
+    assert "x86_64" in find_compiler(runner).version
+
+
+def test_a_warning_is_an_error_that_names_file_and_log(full_tree: Tree, console: Console) -> None:
+    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+    source.write_text("#include <torch/csrc/better.h>\nint better() { int unused; return 42; }\n")
+    with pytest.raises(CompileError) as caught:
+        _build(full_tree, console)
+    assert "better.cpp" in caught.value.found
+    assert Path(caught.value.next_step.split("log: ")[1].split(" and ")[0]).is_file()
+
+
+def test_a_declared_symbol_must_be_there(full_tree: Tree, console: Console) -> None:
+    toml = full_tree.root / "patches/torch/answer/topic.toml"
+    toml.write_text(toml.read_text().replace("castoff_commit", "castoff_comit"))
+    with pytest.raises(CompileError) as caught:
+        _build(full_tree, console)
+    assert "castoff_comit" in caught.value.found
+
+
+def test_the_abi_is_read_from_the_wheel(full_tree: Tree, console: Console) -> None:
+    pin = full_tree.root / "pins/2.9.toml"
+    pin.write_text(pin.read_text().replace("cxx11_abi = 1", "cxx11_abi = 0"))
+    with pytest.raises(CompileError) as caught:
+        _build(full_tree, console)
+    assert "_GLIBCXX_USE_CXX11_ABI=0" in caught.value.expected
+    assert caught.value.found.startswith("1,")
+
+
+def test_a_warm_build_compiles_nothing_and_a_changed_header_does(
+    full_tree: Tree, console: Console, log: io.StringIO
+) -> None:
+    _build(full_tree, console)
+    assert "taken from the cache" not in log.getvalue()
+    _build(full_tree, console)
+    assert "libcastoff_torch.so: nothing changed, taken from the cache" in log.getvalue()
+    log.truncate(0)
+    header = full_tree.root / "patches/torch/answer/files/torch/csrc/better.h"
+    header.write_text(header.read_text() + "// changed\n")
+    _build(full_tree, console)
+    assert "taken from the cache" not in log.getvalue()
+
+
+def test_where_things_are_does_not_show_in_the_overlay(full_tree: Tree, console: Console) -> None:
+    source = full_tree.root / "patches/torch/answer/overlay/interpose.cpp"
+    source.write_text(source.read_text().replace("CASTOFF_TORCH_GIT_VERSION", "CASTOFF_TORCH_GIT_VERSION __FILE__"))
+    _build(full_tree, console)
+    overlay = next((full_tree.root.parent / "cache" / "overlays").glob("*/*.so")).read_bytes()
+    assert str(full_tree.root).encode() not in overlay
+    assert TORCH_COMMIT.encode() + b"torch/answer/overlay/interpose.cpp" in overlay
+
+
+# What a newer compiler would make depend on a newer system, if the shims were not there.
+DEMANDING = """
+#include <dlfcn.h>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" __attribute__((visibility("default"))) double castoff_demanding(int count, double x) {
+  static std::shared_mutex shared;
+  static std::once_flag once;
+  static std::condition_variable condition;
+  static std::mutex mutex;
+  std::call_once(once, [] {});
+  std::unique_lock<std::mutex> lock(mutex);
+  bool ready = false;
+  std::thread thread([&] {
+    std::unique_lock<std::mutex> inner(mutex);
+    ready = true;
+    condition.notify_all();
+  });
+  condition.wait_for(lock, std::chrono::milliseconds(1), [&] { return ready; });
+  condition.wait(lock, [&] { return ready; });
+  lock.unlock();
+  thread.join();
+  std::string* strings = new std::string[count];
+  delete[] strings;
+  std::exception_ptr thrown;
+  try {
+    throw std::vector<int>(3);
+  } catch (...) {
+    std::exception_ptr first = std::current_exception();
+    thrown = first;
+  }
+  std::exception_ptr copy = thrown;
+  thrown = nullptr;
+  int caught = 0;
+  try {
+    std::rethrow_exception(copy);
+  } catch (const std::vector<int>& value) {
+    caught = static_cast<int>(value.size());
+  }
+  std::shared_ptr<int> pointer = std::make_shared<int>(count);
+  std::shared_ptr<int> other = pointer;
+  std::ostringstream stream;
+  stream << count;
+  std::istringstream input(stream.str());
+  std::stringstream both;
+  both << input.rdbuf();
+  std::shared_lock<std::shared_mutex> reader(shared);
+  return std::exp(x) + std::log(x) + std::pow(x, x) + std::log2(x) + std::exp2(x) + caught + *other +
+         static_cast<double>(both.str().size()) + (dlsym(RTLD_DEFAULT, "malloc") != nullptr);
+}
+"""
+
+
+def test_the_overlay_runs_on_the_oldest_system_of_its_tag(full_tree: Tree, console: Console) -> None:
+    folder = full_tree.root / "patches/torch/answer"
+    (folder / "overlay" / "demanding.cpp").write_text(DEMANDING)
+    toml = folder / "topic.toml"
+    toml.write_text(toml.read_text().replace('"castoff_commit"', '"castoff_commit", "castoff_demanding"'))
+    _build(full_tree, console)
+    overlay = next((full_tree.root.parent / "cache" / "overlays").glob("*/*.so"))
+    assert newer_than(needed_versions(overlay), "manylinux_2_28_x86_64") == []
+    # The shims do what the real functions do.
+    unpacked = next((full_tree.root.parent / "cache" / "unpacked").glob("*")) / "torch" / "lib"
+    copy = unpacked / "copy.so"
+    copy.write_bytes(overlay.read_bytes())
+    function = ctypes.CDLL(str(copy)).castoff_demanding
+    function.restype = ctypes.c_double
+    function.argtypes = [ctypes.c_int, ctypes.c_double]
+    assert function(7, 1.0) == pytest.approx(2.718281828 + 0 + 1 + 0 + 2 + 3 + 7 + 1 + 1)
+
+
+def test_a_symbol_that_is_too_new_is_named(full_tree: Tree, console: Console) -> None:
+    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+    source.write_text(
+        "#include <unistd.h>\n#include <torch/csrc/better.h>\n"
+        "int better() { char b[1]; return getentropy(b, 1) + _Fork(); }\n"
+    )
+    with pytest.raises(VerifyError) as caught:
+        _build(full_tree, console)
+    assert "_Fork needs GLIBC_2.34 of libc.so.6" in caught.value.found
+    assert "getentropy" not in caught.value.found
+
+
+def test_reading_elf_files(tmp_path: Path) -> None:
+    library = compile_library(
+        tmp_path / "libx.so",
+        "#include <cstdio>\nint called() { return 1; }\n"
+        '__attribute__((visibility("hidden"))) int hidden() { return 2; }\n'
+        "int calls() { return called() + hidden(); }\nint (*pointer)() = called;\n"
+        'void prints() { std::puts("x"); }\n',
+    )
+    assert {"_Z6calledv", "_Z5callsv", "pointer"} <= defined_symbols(library)
+    assert "_Z6hiddenv" not in defined_symbols(library)
+    assert "libc.so.6" in needed_libraries(library)
+    assert any(symbol.name == "puts" and symbol.version == "GLIBC_2.2.5" for symbol in needed_versions(library))
+    slots = relocation_slots(library, ["_Z6calledv", "_Z5callsv", "absent"])
+    assert len(slots["_Z6calledv"]) == 2  # one for the call, one for the pointer
+    assert slots["_Z5callsv"] == slots["absent"] == ()

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+from made_up import Tree
+
+from castoff.build import ROOT
+from castoff.errors import PinError
+from castoff.pin import load_pin
+
+
+@pytest.fixture
+def pin_file(tree: Tree) -> Path:
+    tree.finish()
+    return tree.root / "pins" / "2.9.toml"
+
+
+def test_our_own_pin() -> None:
+    pin = load_pin(ROOT / "pins", "2.9")
+    assert pin.pythons == ("3.10", "3.11", "3.12", "3.13")
+    assert {wheel.variant for wheel in pin.accepted("torch", "3.11")} == {"cuda", "cpu"}
+    assert len(pin.accepted("torch_xla", "3.13")) == 1
+    assert pin.runtime.libtpu == "0.0.21"
+
+
+def test_a_python_without_wheels_is_named_with_those_that_have_them() -> None:
+    with pytest.raises(PinError) as caught:
+        load_pin(ROOT / "pins", "2.9").accepted("torch", "3.9")
+    assert "3.10, 3.11, 3.12, 3.13" in caught.value.expected
+    assert "3.9" in caught.value.found
+
+
+def test_an_unknown_pin_is_named_with_the_known_ones(pin_file: Path) -> None:
+    with pytest.raises(PinError) as caught:
+        load_pin(pin_file.parent, "2.8")
+    assert "2.9" in caught.value.expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("cxx11_abi = 1", "cxx11_abi = 2", "cxx11_abi"),
+        ("cxx11_abi = 1", "cxx11_abi = true", "cxx11_abi"),
+        ("cxx11_abi = 1", "", "cxx11_abi"),
+        ("cxx11_abi = 1", "cxx11_abi = 1\nsurprise = 1", "surprise"),
+        ('jax = "0.7.1"', 'jax = ">=0.7"', "runtime.jax"),
+        ('variant = "any"', 'variant = "gpu"', "wheels[0].variant"),
+        ('name = "2.9"', 'name = "2.6"', "name"),
+        ('tag = "v2.9.0"', 'tag = "v2.9.0"\nmore = 1', "torch.more"),
+        ("a" * 40, "a" * 39, "torch.commit"),
+        ('sha256 = "', 'sha256 = "0', "wheels[0].sha256"),
+        ("manylinux_2_28_x86_64", "linux_x86_64", "platform"),
+    ],
+)
+def test_a_malformed_file_is_refused_by_key(pin_file: Path, old: str, new: str, key: str) -> None:
+    text = pin_file.read_text()
+    assert old in text
+    pin_file.write_text(text.replace(old, new, 1))
+    with pytest.raises(PinError) as caught:
+        load_pin(pin_file.parent, "2.9")
+    assert f"{key} is wrong" in caught.value.summary
+    assert str(pin_file) in caught.value.next_step
+
+
+def test_a_hash_given_twice_is_refused(pin_file: Path) -> None:
+    text = pin_file.read_text()
+    entry = text[text.index("[[wheels]]") : text.index("[torch_xla]")]
+    pin_file.write_text(text + "\n" + entry)
+    with pytest.raises(PinError) as caught:
+        load_pin(pin_file.parent, "2.9")
+    assert "twice" in caught.value.found
+
+
+def test_a_file_that_is_not_toml_is_refused(pin_file: Path) -> None:
+    pin_file.write_text("name = ")
+    with pytest.raises(PinError, match="not TOML"):
+        load_pin(pin_file.parent, "2.9")
