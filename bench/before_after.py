@@ -23,9 +23,7 @@ END = "<!-- before and after: end -->"
 
 def run(python: Path, example: Path) -> str:
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "PYTHONPATH": str(ROOT / "tests" / "ir")}
-    result = subprocess.run(
-        [str(python), str(example)], env=environment, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([str(python), str(example)], env=environment, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(f"{python} {example} failed:\n{result.stderr}")
     return result.stdout.strip()

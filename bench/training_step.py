@@ -1,13 +1,12 @@
 """One training step that uses no topic. Run by unused_topics.py in a stock and in a patched environment.
 
-    python training_step.py ir            IR and HLO of forward, backward and optimizer on CPU-XLA
-    python training_step.py instructions  instructions of one backward on the CPU, by callgrind
+python training_step.py ir            IR and HLO of forward, backward and optimizer on CPU-XLA
+python training_step.py instructions  instructions of one backward on the CPU, by callgrind
 """
 
 import argparse
 import json
 import os
-
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 

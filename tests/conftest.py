@@ -19,9 +19,7 @@ with contextlib.suppress(ImportError):
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail"
-    )
+    parser.addoption("--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail")
 
 
 def pytest_configure(config):

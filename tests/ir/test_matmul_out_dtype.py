@@ -34,6 +34,7 @@ WIDE = {bf16: f32, f16: f32, s8: s32}
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
 narrow_dtypes = pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: str(dtype).split(".")[1])
 
 

@@ -11,9 +11,8 @@ import weakref
 
 import pytest
 import torch
-import torch.autograd.forward_ad as forward_ad
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
-
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 UPSTREAM = torch.__version__ >= (2, 10)
@@ -94,7 +93,7 @@ class TestAttribute:
     @pytest.mark.parametrize("value", [3, "float32", torch.strided])
     def test_takes_a_dtype_or_none(self, leaf, value):
         w = leaf()
-        with pytest.raises(RuntimeError, match="grad_dtype must be a torch.dtype or None"):
+        with pytest.raises(RuntimeError, match=r"grad_dtype must be a torch\.dtype or None"):
             w.grad_dtype = value
         assert w.grad_dtype is F32
 
@@ -493,9 +492,7 @@ class TestHooks:
     def test_multi_grad_hook(self, leaf):
         w, v, seen = leaf(), leaf(), []
         w.grad_dtype = BF16
-        torch.autograd.graph.register_multi_grad_hook(
-            [w, v], lambda grads: seen.append([grad.dtype for grad in grads])
-        )
+        torch.autograd.graph.register_multi_grad_hook([w, v], lambda grads: seen.append([grad.dtype for grad in grads]))
         (w * v).sum().backward()
         assert seen == [[BF16, F32]]
 

@@ -4,19 +4,18 @@ import gc
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def resident_bytes():
     gc.collect()
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def leaf(size=(3,), dtype=F32):
@@ -38,9 +37,7 @@ def test_no_python_runs_on_the_backward_path():
 
     sys.setprofile(profile)
     try:
-        engine.run_backward(
-            (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
-        )
+        engine.run_backward((loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
     finally:
         sys.setprofile(None)
     assert w.grad.dtype is BF16 and v.grad.dtype is F32
@@ -187,6 +184,7 @@ def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     x = torch.zeros(4096, 1, dtype=BF16)
     bias = torch.zeros(1, dtype=BF16, requires_grad=True)
     bias.grad_dtype = F32
+
     class Narrow(torch.autograd.Function):
         @staticmethod
         def forward(ctx, b):
@@ -334,6 +332,8 @@ class TestCompiledAutograd:
         loss = (w * 2).sum()
         with compiled_autograd._enable(keep):
             loss.backward()
-        calls = [line.split("call_accumulate_grad(")[1] for line in graphs[0].splitlines() if "call_accumulate_grad(" in line]
+        calls = [
+            line.split("call_accumulate_grad(")[1] for line in graphs[0].splitlines() if "call_accumulate_grad(" in line
+        ]
         assert len(calls) == 1 and calls[0].split(")")[0].endswith("False")
         assert calls[0].count(",") == 2

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-
 PACKAGE = Path(torch.__file__).parent
 OTHER = "0123456789abcdef0123456789abcdef01234567"
 

@@ -4,7 +4,6 @@ import torch
 import torch_xla
 from ir_text import ir
 
-
 device = torch_xla.device()
 x = torch.randn(4, 8).bfloat16().to(device)
 w = torch.randn(8, 16).bfloat16().to(device).requires_grad_()

@@ -25,5 +25,5 @@ struct SetDataHooks final : castoff::ForwardingVariableHooks {
   }
 }
 
-} // namespace
-} // namespace torch::autograd::data_setter
+}  // namespace
+}  // namespace torch::autograd::data_setter

@@ -39,21 +39,17 @@ struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
   int64_t _version(const Base& self) const override { return next_->_version(self); }
   void retain_grad(const Base& self) const override { next_->retain_grad(self); }
   bool retains_grad(const Base& self) const override { return next_->retains_grad(self); }
-  void _backward(
-      const at::Tensor& self,
-      at::TensorList inputs,
-      const std::optional<at::Tensor>& gradient,
-      std::optional<bool> keep_graph,
-      bool create_graph) const override {
+  void _backward(const at::Tensor& self, at::TensorList inputs,
+                 const std::optional<at::Tensor>& gradient, std::optional<bool> keep_graph,
+                 bool create_graph) const override {
     next_->_backward(self, inputs, gradient, keep_graph, create_graph);
   }
   void requires_grad_(const Base& self, bool requires_grad) const override {
     next_->requires_grad_(self, requires_grad);
   }
-  void basic_autograd_not_implemented_fallback(
-      const c10::OperatorHandle& op,
-      c10::DispatchKeySet dispatch_keys,
-      torch::jit::Stack* stack) const override {
+  void basic_autograd_not_implemented_fallback(const c10::OperatorHandle& op,
+                                               c10::DispatchKeySet dispatch_keys,
+                                               torch::jit::Stack* stack) const override {
     next_->basic_autograd_not_implemented_fallback(op, dispatch_keys, stack);
   }
 
@@ -61,4 +57,4 @@ struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
   at::impl::VariableHooksInterface* next_;
 };
 
-} // namespace torch::castoff
+}  // namespace torch::castoff

@@ -27,7 +27,8 @@ std::string version_file() {
   const std::string library = self.dli_fname;
   const auto lib = library.rfind('/');
   const auto package = lib == std::string::npos || lib == 0 ? lib : library.rfind('/', lib - 1);
-  return package == std::string::npos ? "../version.py" : library.substr(0, package) + "/version.py";
+  return package == std::string::npos ? "../version.py"
+                                      : library.substr(0, package) + "/version.py";
 }
 
 // The value of `git_version = '...'`, or "unknown".
@@ -51,17 +52,14 @@ bool compare() {
   if (found == CASTOFF_TORCH_GIT_VERSION) {
     return true;
   }
-  std::fprintf(
-      stderr,
-      "castoff: the overlay in this torch was built for torch commit %s, but %s says %s. "
-      "It stays off. Reinstall the torch wheel that castoff built, or stock torch.\n",
-      CASTOFF_TORCH_GIT_VERSION,
-      path.c_str(),
-      found.c_str());
+  std::fprintf(stderr,
+               "castoff: the overlay in this torch was built for torch commit %s, but %s says %s. "
+               "It stays off. Reinstall the torch wheel that castoff built, or stock torch.\n",
+               CASTOFF_TORCH_GIT_VERSION, path.c_str(), found.c_str());
   return false;
 }
 
-} // namespace
+}  // namespace
 
 // Also the declaration that kill_switch.cpp has as a weak one.
 bool overlay_matches_torch();
@@ -70,11 +68,11 @@ bool overlay_matches_torch() {
   return matches;
 }
 
-} // namespace torch::castoff
+}  // namespace torch::castoff
 
 // At load, so that the message is there even if no topic ever acts.
 namespace {
 [[gnu::constructor]] void check_at_load() {
   torch::castoff::overlay_matches_torch();
 }
-} // namespace
+}  // namespace

@@ -11,12 +11,11 @@ namespace torch::castoff {
 template <class Function>
 Function* stock(Function* ours) {
   Dl_info info{};
-  TORCH_CHECK(
-      dladdr(reinterpret_cast<const void*>(ours), &info) != 0 && info.dli_sname != nullptr,
-      "castoff: an interposed function is not an exported symbol of the overlay");
+  TORCH_CHECK(dladdr(reinterpret_cast<const void*>(ours), &info) != 0 && info.dli_sname != nullptr,
+              "castoff: an interposed function is not an exported symbol of the overlay");
   void* next = dlsym(RTLD_NEXT, info.dli_sname);
   TORCH_CHECK(next != nullptr, "castoff: libtorch_cpu.so does not define ", info.dli_sname);
   return reinterpret_cast<Function*>(next);
 }
 
-} // namespace torch::castoff
+}  // namespace torch::castoff

@@ -60,8 +60,7 @@ def _mismatch(what: str) -> str:
 
 def _warn_of_unknown_topics() -> None:
     """Warn of names in CASTOFF_DISABLE that are a topic of neither half: a typing error, as a rule."""
-    torch_topics = getattr(_torch_castoff, "TOPICS", ("grad-dtype",))
-    known = {"all", *TOPICS, *torch_topics}
+    known = {"all", *TOPICS, *_torch_castoff.TOPICS}
     unknown = sorted(_torch_castoff.disabled_topics() - known)
     if unknown:
         warnings.warn(

@@ -13,7 +13,7 @@ bool same_shape(const at::TensorBase& self, const at::TensorBase& new_data) {
 
 bool same_metadata(const at::TensorBase& self, const at::TensorBase& new_data) {
   return self.dtype() == new_data.dtype() && self.device() == new_data.device() &&
-      self.layout() == new_data.layout() && same_shape(self, new_data);
+         self.layout() == new_data.layout() && same_shape(self, new_data);
 }
 
 std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
@@ -25,7 +25,7 @@ std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
   return meta->grad_accumulator_.lock();
 }
 
-} // namespace
+}  // namespace
 
 Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
     : self_(self) {
@@ -56,4 +56,4 @@ Reassignment::~Reassignment() {
   }
 }
 
-} // namespace torch::autograd::data_setter
+}  // namespace torch::autograd::data_setter

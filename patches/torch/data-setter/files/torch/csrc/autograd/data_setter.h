@@ -15,8 +15,8 @@
 namespace torch::autograd::data_setter {
 
 // Lives around one assignment to .data: looks at the two tensors in the constructor, puts p's
-// autograd state right in the destructor. Does nothing where the metadata stays the same or where no
-// graph is alive.
+// autograd state right in the destructor. Does nothing where the metadata stays the same or where
+// no graph is alive.
 //
 // If the shape changes the node goes, as in torch: FSDP's flat parameters change their size twice a
 // step, and count on it.
@@ -35,4 +35,4 @@ class Reassignment {
   std::optional<grad_dtype::KeepAcrossSetData> keep_state_;
 };
 
-} // namespace torch::autograd::data_setter
+}  // namespace torch::autograd::data_setter

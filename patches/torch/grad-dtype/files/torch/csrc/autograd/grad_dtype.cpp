@@ -45,8 +45,8 @@ std::unique_lock<std::mutex> lock_metadata(c10::TensorImpl& impl) {
 c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
   auto meta = impl.get_backend_meta_intrusive_ptr();
   return meta && typeid(*meta) == typeid(State)
-      ? c10::static_intrusive_pointer_cast<State>(std::move(meta))
-      : c10::intrusive_ptr<State>();
+             ? c10::static_intrusive_pointer_cast<State>(std::move(meta))
+             : c10::intrusive_ptr<State>();
 }
 
 c10::intrusive_ptr<State> locked_state_of(c10::TensorImpl& impl) {
@@ -64,11 +64,9 @@ void change_state(c10::TensorImpl& impl, const Change& change) {
   impl::materialize_autograd_meta(self);
   const auto lock = lock_metadata(impl);
   const auto present = state_of(impl);
-  TORCH_CHECK(
-      present || impl.get_backend_meta() == nullptr,
-      "grad_dtype cannot be set on a tensor of device type '",
-      impl.device_type(),
-      "': its backend keeps metadata of its own in the tensor's BackendMeta");
+  TORCH_CHECK(present || impl.get_backend_meta() == nullptr,
+              "grad_dtype cannot be set on a tensor of device type '", impl.device_type(),
+              "': its backend keeps metadata of its own in the tensor's BackendMeta");
   impl.set_backend_meta(change(present.get()));
 }
 
@@ -84,10 +82,8 @@ const at::Tensor* leaf_behind(const Edge& edge) {
 InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options) {
   const auto shape = metadata.shape_as_dim_vector();
   return InputMetadata(
-      options,
-      MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
-      metadata.is_tensor_subclass(),
-      metadata.is_nested_tensor());
+      options, MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
+      metadata.is_tensor_subclass(), metadata.is_nested_tensor());
 }
 
 // requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
@@ -110,8 +106,8 @@ InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted) {
 // What the gradient that `edge` delivers to a leaf has to be, or nullopt if the node knows.
 std::optional<InputMetadata> wanted_behind(const Edge& edge) {
   const auto* leaf = leaf_behind(edge);
-  const auto state = leaf == nullptr ? c10::intrusive_ptr<State>()
-                                     : locked_state_of(*leaf->unsafeGetTensorImpl());
+  const auto state =
+      leaf == nullptr ? c10::intrusive_ptr<State>() : locked_state_of(*leaf->unsafeGetTensorImpl());
   if (!state) {
     return std::nullopt;
   }
@@ -123,21 +119,16 @@ std::optional<InputMetadata> wanted_behind(const Edge& edge) {
 
 // `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
 // only, and a real one no complex gradient.
-InputMetadata accepting(
-    const InputMetadata& metadata,
-    const at::Tensor& grad,
-    const FormatError& format_error) {
+InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
+                        const FormatError& format_error) {
   const bool complex_leaf = at::isComplexType(c10::typeMetaToScalarType(metadata.dtype()));
-  TORCH_CHECK(
-      grad.is_floating_point() || (complex_leaf && grad.is_complex()),
-      format_error(c10::str(
-          "invalid gradient - got ",
-          grad.scalar_type(),
-          " for a tensor whose grad_dtype is None, but expected a ",
-          complex_leaf ? "floating point or complex" : "floating point",
-          " dtype")));
-  return with_options(
-      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
+  TORCH_CHECK(grad.is_floating_point() || (complex_leaf && grad.is_complex()),
+              format_error(c10::str("invalid gradient - got ", grad.scalar_type(),
+                                    " for a tensor whose grad_dtype is None, but expected a ",
+                                    complex_leaf ? "floating point or complex" : "floating point",
+                                    " dtype")));
+  return with_options(metadata,
+                      metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
 }
 
 // The sum over broadcast dimensions is made in the dtype that was asked for, if that is the wider
@@ -153,11 +144,8 @@ void widen_before_reducing(const InputMetadata& wanted, at::Tensor& grad) {
 }
 
 std::string describe(const InputMetadata& metadata) {
-  return c10::str(
-      c10::typeMetaToScalarType(metadata.dtype()),
-      metadata.shape_as_dim_vector(),
-      " on ",
-      metadata.device());
+  return c10::str(c10::typeMetaToScalarType(metadata.dtype()), metadata.shape_as_dim_vector(),
+                  " on ", metadata.device());
 }
 
 bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
@@ -167,30 +155,21 @@ bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
 // Whether `grad` has the shape that the leaf had when its graph was built, and the leaf has another
 // one by now, with no elements: a parameter whose storage was given back between forward and
 // backward, and whose owner knows what to do with the gradient. Throws where the leaf holds some.
-bool is_for_released_leaf(
-    const Edge& edge,
-    const InputMetadata& wanted,
-    const at::Tensor& grad,
-    size_t index,
-    const FormatError& format_error) {
+bool is_for_released_leaf(const Edge& edge, const InputMetadata& wanted, const at::Tensor& grad,
+                          size_t index, const FormatError& format_error) {
   const auto& recorded = edge.function->input_metadata(edge.input_nr);
   if (wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested() ||
       wanted.shape_as_dim_vector() == recorded.shape_as_dim_vector() ||
       wanted.is_same_shape(grad) || !fits(recorded, grad)) {
     return false;
   }
-  TORCH_CHECK(
-      leaf_behind(edge)->sym_numel() == 0,
-      format_error(c10::str(
-          "invalid gradient at index ",
-          index,
-          " - got ",
-          grad.sym_sizes(),
-          " for a tensor whose .data took another shape after the forward pass: it was ",
-          describe(recorded),
-          " and is ",
-          describe(wanted),
-          " now. Run the forward pass again, or give .data the old shape before the backward pass")));
+  TORCH_CHECK(leaf_behind(edge)->sym_numel() == 0,
+              format_error(c10::str(
+                  "invalid gradient at index ", index, " - got ", grad.sym_sizes(),
+                  " for a tensor whose .data took another shape after the forward pass: it was ",
+                  describe(recorded), " and is ", describe(wanted),
+                  " now. Run the forward pass again, or give .data the old shape before the "
+                  "backward pass")));
   return true;
 }
 
@@ -210,12 +189,12 @@ bool would_be_cast(const at::Tensor& grad, const at::Tensor& leaf, size_t intern
     return false;
   }
   const bool takes_over = !at::GradMode::is_enabled() && !leaf.is_sparse_csr() &&
-      at::caching::adjusted_use_count(grad) <= internal_references &&
-      utils::obeys_layout_contract(grad, leaf);
+                          at::caching::adjusted_use_count(grad) <= internal_references &&
+                          utils::obeys_layout_contract(grad, leaf);
   return !takes_over;
 }
 
-} // namespace
+}  // namespace
 
 GradDtype get(c10::TensorImpl& impl) {
   const auto state = locked_state_of(impl);
@@ -247,12 +226,10 @@ KeepAcrossSetData::~KeepAcrossSetData() {
   }
 }
 
-void LeafGradients::take(
-    const edge_list& edges,
-    variable_list& grads,
-    const FormatError& format_error) {
+void LeafGradients::take(const edge_list& edges, variable_list& grads,
+                         const FormatError& format_error) {
   if (edges.size() != grads.size()) {
-    return; // the stock validation has the words for it
+    return;  // the stock validation has the words for it
   }
   for (size_t i = 0; i < edges.size(); ++i) {
     auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : std::nullopt;
@@ -281,10 +258,9 @@ void LeafGradients::validate_into(variable_list& grads, const FormatError& forma
   }
 }
 
-std::optional<OptionalMetadata> resolve_any(
-    const OptionalMetadata& metadata,
-    const variable_list& grads,
-    const FormatError& format_error) {
+std::optional<OptionalMetadata> resolve_any(const OptionalMetadata& metadata,
+                                            const variable_list& grads,
+                                            const FormatError& format_error) {
   std::optional<OptionalMetadata> resolved;
   if (metadata.size() != grads.size()) {
     return resolved;
@@ -318,9 +294,8 @@ void specialize_on(const at::Tensor& leaf, dynamo::autograd::CompiledNodeArgs& a
 
 bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex& node_mutex) {
   const at::Tensor& leaf = node.variable;
-  if (grads.size() != 1 || !grads[0].defined() ||
-      grads[0].scalar_type() == leaf.scalar_type() || leaf.grad_fn() || !leaf.requires_grad() ||
-      get(*leaf.unsafeGetTensorImpl()).is_of_tensor()) {
+  if (grads.size() != 1 || !grads[0].defined() || grads[0].scalar_type() == leaf.scalar_type() ||
+      leaf.grad_fn() || !leaf.requires_grad() || get(*leaf.unsafeGetTensorImpl()).is_of_tensor()) {
     return false;
   }
   const at::Tensor grad = std::move(grads[0]);
@@ -332,9 +307,8 @@ bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex
     accumulated = first_gradient(grad, leaf);
   } else {
     AccumulateGrad::accumulateGrad(
-        leaf, accumulated, grad, internal_references, [&accumulated](at::Tensor&& sum) {
-          accumulated = std::move(sum);
-        });
+        leaf, accumulated, grad, internal_references,
+        [&accumulated](at::Tensor&& sum) { accumulated = std::move(sum); });
   }
   if (auto& hook = node.tensor_post_acc_grad_hooks()) {
     (*hook)(leaf);
@@ -342,4 +316,4 @@ bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex
   return true;
 }
 
-} // namespace torch::autograd::grad_dtype
+}  // namespace torch::autograd::grad_dtype

@@ -30,7 +30,7 @@ bool named_in(std::string_view list, std::string_view topic) {
   return false;
 }
 
-} // namespace
+}  // namespace
 
 bool topic_enabled(std::string_view topic) {
   static const std::string disabled = [] {
@@ -43,4 +43,4 @@ bool topic_enabled(std::string_view topic) {
   return !named_in(disabled, topic);
 }
 
-} // namespace torch::castoff
+}  // namespace torch::castoff

@@ -9,4 +9,4 @@ namespace torch::castoff {
 // it was built for. Thread-safe; the first call reads the environment.
 bool topic_enabled(std::string_view topic);
 
-} // namespace torch::castoff
+}  // namespace torch::castoff
