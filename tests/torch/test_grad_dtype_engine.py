@@ -59,7 +59,7 @@ def test_setting_grad_to_none_runs_no_python():
 @pytest.mark.fails_on_stock
 @pytest.mark.parametrize("wanted", [BF16, None])
 def test_memory_stays_flat(wanted):
-    """2.5e5 leaves that were given a grad_dtype, and views, leave nothing behind."""
+    """A million leaves that were given a grad_dtype, half of them views, leave nothing behind."""
 
     def make(count):
         base = torch.zeros(8)
@@ -72,8 +72,8 @@ def test_memory_stays_flat(wanted):
 
     make(5_000)
     before = resident_bytes()
-    make(125_000)
-    assert resident_bytes() - before < 4 << 20  # a leak of one word a tensor would be 1 MB
+    make(500_000)
+    assert resident_bytes() - before < 4 << 20  # a leak of one word a tensor would be 8 MB
 
 
 def test_backward_memory_stays_flat():
