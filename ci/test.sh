@@ -65,6 +65,9 @@ done
 section 'the wheels' .venv/bin/python -m pytest -q tests/wheels
 section 'patched wheels' in_environment patched tests/torch tests/ir
 section 'stock wheels: what proves a difference must fail' in_environment stock --stock tests/ir tests/torch
+section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
+  -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
+  tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
 section 'torch with its own grad_dtype: the same conformance tests' \
   in_environment oracle tests/torch/test_grad_dtype_conformance.py
 section 'README: before and after' \

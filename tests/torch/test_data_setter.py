@@ -123,7 +123,7 @@ class TestShape:
         with pytest.raises(RuntimeError) as info:
             loss.backward()
         message = str(info.value)
-        assert "MulBackward0 returned an invalid gradient at index 0 - got [3]" in message
+        assert "MulBackward0 returned an invalid gradient at index 0 - got Float[3]" in message
         assert "it was Float[3]" in message and "is BFloat16[5]" in message
         assert message.count("invalid gradient") == 1
         assert w.grad is None
@@ -160,6 +160,71 @@ class TestShape:
         w.data = torch.empty(0, device=w.device)
         loss.backward()
         assert list(w.grad.shape) == [3]
+
+
+class TestTwoAssignments:
+    @pytest.mark.passes_on_stock
+    def test_the_second_one_changes_no_metadata(self, leaf):
+        w = leaf()
+        node = accumulator(w)
+        w.data = w.data.bfloat16()
+        w.data = torch.zeros(3, device=w.device, dtype=BF16)
+        (w * 2).sum().backward()
+        assert w.grad.dtype is BF16 and node is not None
+
+    @pytest.mark.fails_on_stock
+    def test_from_a_leaf_that_has_state_of_its_own(self, leaf):
+        w, v = leaf(), leaf()
+        graphs = [(w * 2).sum(), (v * 2).sum()]
+        w.data = w.data.bfloat16()
+        v.data = w.data
+        for graph in graphs:
+            graph.backward()
+        assert (w.grad.dtype, v.grad.dtype) == (BF16, BF16)
+
+    @pytest.mark.fails_on_stock
+    @pytest.mark.parametrize("wanted", [F32, F64, None])
+    def test_with_a_grad_dtype_the_error_is_the_same(self, leaf, wanted):
+        w = leaf(4)
+        w.grad_dtype = wanted
+        loss = (w * 2).sum()
+        w.data = torch.ones(8, device=w.device)
+        with pytest.raises(RuntimeError, match=r"it was Float\[4\].* and is (Float|Double)\[8\]"):
+            loss.backward()
+
+    @pytest.mark.fails_on_stock
+    def test_a_released_leaf_keeps_its_grad_dtype(self, leaf):
+        w = leaf(4)
+        w.grad_dtype = BF16
+        loss = (w * 2).sum()
+        w.data = torch.empty(0, device=w.device)
+        loss.backward()
+        assert w.grad.dtype is BF16 and list(w.grad.shape) == [4]
+
+    @pytest.mark.fails_on_stock
+    def test_a_complex_leaf_that_became_real_is_an_error(self):
+        w = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+        loss = (w * 2).abs().sum()
+        w.data = torch.ones(3)
+        with pytest.raises(RuntimeError, match=r"it was ComplexFloat\[3\].* and is Float\[3\]"):
+            loss.backward()
+
+
+TWO_DEVICES = """
+import torch
+import torch_xla
+w = torch.ones(4, device="xla:0").requires_grad_()
+node, seen = w.expand_as(w).grad_fn.next_functions[0][0], []
+for _ in range(2):
+    w.data = torch.ones(4, device="xla:1")
+    assert w.expand_as(w).grad_fn.next_functions[0][0] is node
+"""
+
+
+@pytest.mark.fails_on_stock
+def test_the_node_stays_over_a_change_of_device():
+    environment = {**os.environ, "CPU_NUM_DEVICES": "2"}
+    subprocess.run([sys.executable, "-c", TWO_DEVICES], check=True, env=environment)
 
 
 class TestHooks:
@@ -250,6 +315,33 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert seen and seen <= {BF16, F32}
+
+
+@pytest.mark.fails_on_stock
+def test_a_grad_dtype_is_never_missing_while_another_thread_assigns():
+    w = torch.ones(64, dtype=BF16, requires_grad=True)
+    w.grad_dtype = F32
+    datas = [torch.ones(64, dtype=BF16) for _ in range(2)]
+    stop, wrong, count = threading.Event(), [], 0
+
+    def assign():
+        turn = 0
+        while not stop.is_set():
+            w.data = datas[turn % 2]
+            turn += 1
+
+    thread = threading.Thread(target=assign)
+    thread.start()
+    try:
+        for _ in range(5000):
+            (grad,) = torch.autograd.grad((w.float() * 2).sum(), [w])
+            count += 1
+            if grad.dtype is not F32:
+                wrong.append(grad.dtype)
+    finally:
+        stop.set()
+        thread.join()
+    assert count == 5000 and wrong == []
 
 
 DDP = """

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
 
 def resident_bytes():
@@ -198,6 +198,54 @@ def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     Narrow.apply(bias).backward(grad)
     assert bias.grad.dtype is F32
     assert bias.grad.item() == 4096 * (1 + 2**-7)
+
+
+@pytest.mark.fails_on_stock
+@pytest.mark.parametrize("wanted, arrives", [(F64, F64), (None, F32), (F32, F32)])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_strided_nested_leaves(wanted, arrives):
+    w = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(1, 3)], requires_grad=True)
+    w.grad_dtype = wanted
+    (w * 2).to_padded_tensor(0.0).sum().backward()
+    assert w.grad_dtype is wanted and w.grad.is_nested and w.grad.dtype is arrives
+
+
+@pytest.mark.fails_on_stock
+def test_a_gradient_of_a_subclass_can_be_assigned():
+    class Sub(torch.Tensor):
+        pass
+
+    w = leaf(dtype=BF16)
+    w.grad_dtype = F32
+    w.grad = torch.ones(3).as_subclass(Sub)
+    assert type(w.grad) is Sub and w.grad.dtype is F32
+
+
+def test_the_setter_outlives_a_reload():
+    program = """
+import gc, importlib, torch
+w = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)
+w.grad_dtype = torch.float32
+importlib.reload(torch._grad_dtype)
+gc.collect()
+others = [lambda a, b: 1 for _ in range(1000)]
+w.grad = torch.ones(2)
+assert w.grad.dtype is torch.float32
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_sparse_gradient_in_a_compiled_backward():
+    from torch._dynamo import compiled_autograd
+
+    embedding = torch.nn.Embedding(4, 2, sparse=True, dtype=BF16)
+    embedding.weight.grad_dtype = F32
+    for count in (1, 2):
+        loss = embedding(torch.tensor([1, 2])).sum()
+        with compiled_autograd._enable(lambda graph: graph):
+            loss.backward()
+        assert embedding.weight.grad.is_sparse and embedding.weight.grad.dtype is F32
+        assert embedding.weight.grad.to_dense()[1].tolist() == [count, count]
 
 
 DISABLED = """

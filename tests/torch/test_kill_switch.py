@@ -79,6 +79,7 @@ def test_every_spelling_of_the_list():
         " grad-dtype ,other": "[False, False]",
         ",,": "[True, True]",
         "grad": "[True, True]",
+        "grad-dtype\n": "[False, True]",
         "all": "[False, False]",
     }.items():
         assert run(program, "", CASTOFF_DISABLE=value).stdout.strip() == expected, value

@@ -10,11 +10,7 @@ from typing import Any, Optional
 
 import torch
 from torch import _castoff
-from torch.overrides import (
-    handle_torch_function,
-    has_torch_function_unary,
-    has_torch_function_variadic,
-)
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 __all__ = ["copy_to_fake", "explicit"]
 
@@ -102,17 +98,18 @@ def _wrong_gradient(self: torch.Tensor, grad: torch.Tensor, code: int) -> Option
 
 def _assign_grad(self: torch.Tensor, grad: Any) -> bool:
     """Whether ``self.grad = grad`` was done here; else torch's own setter has to, or to refuse."""
-    if not isinstance(grad, torch.Tensor) or self is grad or has_torch_function_variadic(self, grad):
+    if not isinstance(grad, torch.Tensor) or self is grad or has_torch_function_unary(self):
         return False
     code = _get(self._cdata)
     if code == _OF_TENSOR:
         return False
-    error = _wrong_gradient(self, grad, code)
-    if error is not None:
-        raise RuntimeError(error)
-    if grad.dtype == self.dtype:
-        return False
-    _assign(self._cdata, grad._cdata)
+    with torch._C.DisableTorchFunctionSubclass():  # the setter asks self alone
+        error = _wrong_gradient(self, grad, code)
+        if error is not None:
+            raise RuntimeError(error)
+        if grad.dtype == self.dtype:
+            return False
+        _assign(self._cdata, grad._cdata)
     return True
 
 
@@ -167,6 +164,11 @@ gradients to it. None: it does not cast. ``.grad = g`` must match, or be anythin
 read and set on leaf tensors only, and not set to another dtype than that of a ``.grad`` that is
 there; both raise RuntimeError.""",
     )
+    # Dynamo traces the Python code that a setter runs, and would break the graph at the first C function.
+    dynamo = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
+    for function in (_assign_grad, _wrong_gradient):
+        dynamo.set_code_exec_strategy(function.__code__, skip)
     install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)
     if not install(_getset_definition("grad"), _getset_definition("_grad"), _assign_grad, None):
         raise ImportError(

@@ -12,8 +12,9 @@ bool same_shape(const at::TensorBase& self, const at::TensorBase& new_data) {
 }
 
 bool same_metadata(const at::TensorBase& self, const at::TensorBase& new_data) {
-  return self.dtype() == new_data.dtype() && self.device() == new_data.device() &&
-         self.layout() == new_data.layout() && same_shape(self, new_data);
+  return !self.is_nested() && !new_data.is_nested() && self.dtype() == new_data.dtype() &&
+         self.device() == new_data.device() && self.layout() == new_data.layout() &&
+         same_shape(self, new_data);
 }
 
 std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
@@ -29,30 +30,32 @@ std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
 
 Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
     : self_(self) {
-  // Nested tensors have no shape to compare.
-  if (self.is_nested() || new_data.is_nested() || same_metadata(self, new_data)) {
+  const bool changes = !same_metadata(self, new_data);
+  if (!changes && !grad_dtype::in_use()) {
     return;
   }
-  accumulator_ = live_accumulator(self);
-  if (!accumulator_) {
-    return;
-  }
-  // Ahead of the assignment, so that no backward in another thread meets the new data unmarked.
-  grad_dtype::outrun_graphs(*self.unsafeGetTensorImpl());
   keep_state_.emplace(self);
-  if (!same_shape(self, new_data)) {
-    accumulator_.reset();
+  // Nested tensors have no shape to compare.
+  auto accumulator = self.is_nested() || new_data.is_nested() ? nullptr : live_accumulator(self);
+  if (!accumulator) {
+    return;
+  }
+  if (changes) {
+    grad_dtype::outrun_graphs(*self.unsafeGetTensorImpl());
+  }
+  if (same_shape(self, new_data)) {
+    kept_accumulator_ = std::move(accumulator);
   }
 }
 
 Reassignment::~Reassignment() {
-  if (!accumulator_) {
+  if (!kept_accumulator_) {
     return;
   }
   auto* meta = impl::get_autograd_meta(self_);
   const std::lock_guard<std::mutex> lock(meta->mutex_);
   if (meta->grad_accumulator_.expired()) {
-    meta->grad_accumulator_ = accumulator_;
+    meta->grad_accumulator_ = kept_accumulator_;
   }
 }
 

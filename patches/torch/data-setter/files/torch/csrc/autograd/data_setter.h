@@ -15,11 +15,11 @@
 namespace torch::autograd::data_setter {
 
 // Lives around one assignment to .data: looks at the two tensors in the constructor, puts p's
-// autograd state right in the destructor. Does nothing where the metadata stays the same or where
-// no graph is alive.
+// autograd state right in the destructor. Costs a comparison where the metadata stays the same and
+// no tensor of the process has state in grad_dtype.h.
 //
-// If the shape changes the node goes, as in torch: FSDP's flat parameters change their size twice a
-// step, and count on it.
+// Where the shape changes, what becomes of the node is left to torch, which keeps it if dtype and
+// device stay: FSDP's flat parameters change their size twice a step, and count on it.
 class Reassignment {
  public:
   Reassignment(const at::TensorBase& self, const at::TensorBase& new_data);
@@ -31,7 +31,7 @@ class Reassignment {
 
  private:
   const at::TensorBase& self_;
-  std::shared_ptr<Node> accumulator_;
+  std::shared_ptr<Node> kept_accumulator_;
   std::optional<grad_dtype::KeepAcrossSetData> keep_state_;
 };
 

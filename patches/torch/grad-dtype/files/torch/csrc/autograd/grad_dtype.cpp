@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <array>
+#include <cstdint>
 #include <typeinfo>
 #include <utility>
 
@@ -35,11 +37,13 @@ struct State final : c10::BackendMeta {
   const bool outruns_graphs;
 };
 
-// The lock under which torch itself changes a tensor's autograd metadata from const functions.
-std::unique_lock<std::mutex> lock_metadata(c10::TensorImpl& impl) {
-  auto* meta = static_cast<AutogradMeta*>(impl.autograd_meta());
-  return meta == nullptr ? std::unique_lock<std::mutex>()
-                         : std::unique_lock<std::mutex>(meta->mutex_);
+// Guards the place of a tensor's state. Not AutogradMeta's own mutex: that one is taken inside the
+// assignment to .data, over which this one has to be held. Recursive, because what an assignment
+// frees may run code of others.
+std::unique_lock<std::recursive_mutex> lock_state(const c10::TensorImpl& impl) {
+  static std::array<std::recursive_mutex, 64> stripes;
+  const auto address = reinterpret_cast<uintptr_t>(&impl);
+  return std::unique_lock<std::recursive_mutex>(stripes[(address / 64) % stripes.size()]);
 }
 
 c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
@@ -49,20 +53,66 @@ c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
              : c10::intrusive_ptr<State>();
 }
 
+}  // namespace
+
+// One assignment to .data under way in this thread.
+struct KeepAcrossSetData::Scope {
+  explicit Scope(c10::TensorImpl& self)
+      : impl(self),
+        freed_after_unlocking(self.has_storage() ? self.storage() : c10::Storage()),
+        lock(lock_state(self)),
+        state(state_of(self)),
+        outer(std::exchange(innermost, this)) {}
+  ~Scope() {
+    innermost = outer;
+    if (state) {
+      impl.set_backend_meta(std::move(state));
+    }
+  }
+  Scope(const Scope&) = delete;
+  Scope(Scope&&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  Scope& operator=(Scope&&) = delete;
+
+  static Scope* of(const c10::TensorImpl& impl) {
+    auto* scope = innermost;
+    while (scope != nullptr && &scope->impl != &impl) {
+      scope = scope->outer;
+    }
+    return scope;
+  }
+
+  c10::TensorImpl& impl;
+  // Its deleter may want the GIL, for which a thread that waits for the lock may hold it.
+  c10::Storage freed_after_unlocking;
+  std::unique_lock<std::recursive_mutex> lock;
+  c10::intrusive_ptr<State> state;
+  Scope* outer;
+
+  static thread_local Scope* innermost;
+};
+
+thread_local KeepAcrossSetData::Scope* KeepAcrossSetData::Scope::innermost = nullptr;
+
+namespace {
+
 c10::intrusive_ptr<State> locked_state_of(c10::TensorImpl& impl) {
   if (!in_use()) {
     return {};
   }
-  const auto lock = lock_metadata(impl);
-  return state_of(impl);
+  const auto lock = lock_state(impl);
+  const auto* scope = KeepAcrossSetData::Scope::of(impl);
+  return scope == nullptr ? state_of(impl) : scope->state;
 }
 
 // `change` makes the new state from the present one, which may be null.
 template <class Change>
 void change_state(c10::TensorImpl& impl, const Change& change) {
-  const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(&impl));
-  impl::materialize_autograd_meta(self);
-  const auto lock = lock_metadata(impl);
+  const auto lock = lock_state(impl);
+  if (auto* scope = KeepAcrossSetData::Scope::of(impl)) {
+    scope->state = change(scope->state.get());
+    return;
+  }
   const auto present = state_of(impl);
   TORCH_CHECK(present || impl.get_backend_meta() == nullptr,
               "grad_dtype cannot be set on a tensor of device type '", impl.device_type(),
@@ -79,11 +129,17 @@ const at::Tensor* leaf_behind(const Edge& edge) {
   return &static_cast<AccumulateGrad*>(node)->variable;
 }
 
-InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options) {
-  const auto shape = metadata.shape_as_dim_vector();
-  return InputMetadata(
-      options, MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
-      metadata.is_tensor_subclass(), metadata.is_nested_tensor());
+// `nested` has the shape where the metadata is that of a strided nested tensor.
+InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options,
+                           const at::Tensor& nested) {
+  const auto shape = [&] {
+    if (metadata.is_cpp_nested_tensor()) {
+      return MetadataShape(std::in_place_type<at::Tensor>, nested._nested_tensor_size());
+    }
+    const auto sizes = metadata.shape_as_dim_vector();
+    return MetadataShape(std::in_place_type<SymIntSmallVec>, sizes.begin(), sizes.end());
+  }();
+  return InputMetadata(options, shape, metadata.is_tensor_subclass(), metadata.is_nested_tensor());
 }
 
 // requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
@@ -94,13 +150,15 @@ bool asks_for_any(const std::optional<InputMetadata>& metadata) {
   return metadata.has_value() && metadata->options().requires_grad_opt().value_or(false);
 }
 
-InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted) {
+InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted,
+                              const at::Tensor& leaf) {
   const auto& options = metadata.options();
   if (wanted.is_of_tensor()) {
-    return with_options(metadata, options);
+    return with_options(metadata, options, leaf);
   }
   return with_options(
-      metadata, wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype()));
+      metadata, wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype()),
+      leaf);
 }
 
 // What the gradient that `edge` delivers to a leaf has to be, or nullopt if the node knows.
@@ -112,9 +170,9 @@ std::optional<InputMetadata> wanted_behind(const Edge& edge) {
     return std::nullopt;
   }
   if (state->outruns_graphs) {
-    return with_grad_dtype(InputMetadata(*leaf), state->grad_dtype);
+    return with_grad_dtype(InputMetadata(*leaf), state->grad_dtype, *leaf);
   }
-  return with_grad_dtype(edge.function->input_metadata(edge.input_nr), state->grad_dtype);
+  return with_grad_dtype(edge.function->input_metadata(edge.input_nr), state->grad_dtype, *leaf);
 }
 
 // `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
@@ -127,8 +185,8 @@ InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
                                     " for a tensor whose grad_dtype is None, but expected a ",
                                     complex_leaf ? "floating point or complex" : "floating point",
                                     " dtype")));
-  return with_options(metadata,
-                      metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
+  return with_options(
+      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt), grad);
 }
 
 // The sum over broadcast dimensions is made in the dtype that was asked for, if that is the wider
@@ -152,25 +210,39 @@ bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
   return metadata.is_same_shape(grad) || metadata.is_expandable_to_shape(grad);
 }
 
-// Whether `grad` has the shape that the leaf had when its graph was built, and the leaf has another
-// one by now, with no elements: a parameter whose storage was given back between forward and
-// backward, and whose owner knows what to do with the gradient. Throws where the leaf holds some.
-bool is_for_released_leaf(const Edge& edge, const InputMetadata& wanted, const at::Tensor& grad,
-                          size_t index, const FormatError& format_error) {
-  const auto& recorded = edge.function->input_metadata(edge.input_nr);
-  if (wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested() ||
-      wanted.shape_as_dim_vector() == recorded.shape_as_dim_vector() ||
-      wanted.is_same_shape(grad) || !fits(recorded, grad)) {
+// Whether `grad` is what the leaf was when its graph was built, and cannot be what the leaf is now:
+// of another shape, or complex where the leaf is real.
+bool is_out_of_date(const InputMetadata& recorded, const InputMetadata& wanted,
+                    const at::Tensor& grad) {
+  if (wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested()) {
     return false;
   }
-  TORCH_CHECK(leaf_behind(edge)->sym_numel() == 0,
-              format_error(c10::str(
-                  "invalid gradient at index ", index, " - got ", grad.sym_sizes(),
-                  " for a tensor whose .data took another shape after the forward pass: it was ",
-                  describe(recorded), " and is ", describe(wanted),
-                  " now. Run the forward pass again, or give .data the old shape before the "
-                  "backward pass")));
-  return true;
+  const auto is_complex = [](const InputMetadata& metadata) {
+    return at::isComplexType(c10::typeMetaToScalarType(metadata.dtype()));
+  };
+  if (grad.is_complex() && is_complex(recorded) && !is_complex(wanted)) {
+    return true;
+  }
+  return wanted.shape_as_dim_vector() != recorded.shape_as_dim_vector() &&
+         !wanted.is_same_shape(grad) && fits(recorded, grad);
+}
+
+// What `edge` delivers where `is_out_of_date`. A leaf without elements is a parameter whose storage
+// was given back between forward and backward; its owner knows what to do with a gradient of the
+// old shape. For any other there is no gradient: throws.
+InputMetadata for_released_leaf(const Edge& edge, const InputMetadata& wanted,
+                                const at::Tensor& grad, size_t index,
+                                const FormatError& format_error) {
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
+  const auto& leaf = *leaf_behind(edge);
+  TORCH_CHECK(
+      leaf.sym_numel() == 0,
+      format_error(c10::str(
+          "invalid gradient at index ", index, " - got ", grad.scalar_type(), grad.sym_sizes(),
+          " for a tensor whose .data was assigned to after the forward pass: it was ",
+          describe(recorded), " and is ", describe(wanted),
+          " now. Run the forward pass again, or undo the assignment before the backward pass")));
+  return with_grad_dtype(recorded, get(*leaf.unsafeGetTensorImpl()), leaf);
 }
 
 // A copy of `grad` in its own dtype, laid out as AccumulateGrad lays out a first gradient.
@@ -214,17 +286,14 @@ void outrun_graphs(c10::TensorImpl& impl) {
   });
 }
 
-KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self)
-    : impl_(*self.unsafeGetTensorImpl()) {
-  state_ = locked_state_of(impl_);
-}
-
-KeepAcrossSetData::~KeepAcrossSetData() {
-  if (state_) {
-    const auto lock = lock_metadata(impl_);
-    impl_.set_backend_meta(std::move(state_));
+KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self) {
+  auto& impl = *self.unsafeGetTensorImpl();
+  if (Scope::of(impl) == nullptr) {
+    scope_ = std::make_unique<Scope>(impl);
   }
 }
+
+KeepAcrossSetData::~KeepAcrossSetData() = default;
 
 void LeafGradients::take(const edge_list& edges, variable_list& grads,
                          const FormatError& format_error) {
@@ -233,8 +302,11 @@ void LeafGradients::take(const edge_list& edges, variable_list& grads,
   }
   for (size_t i = 0; i < edges.size(); ++i) {
     auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : std::nullopt;
-    if (!wanted || is_for_released_leaf(edges[i], *wanted, grads[i], i, format_error)) {
+    if (!wanted) {
       continue;
+    }
+    if (is_out_of_date(edges[i].function->input_metadata(edges[i].input_nr), *wanted, grads[i])) {
+      wanted.emplace(for_released_leaf(edges[i], *wanted, grads[i], i, format_error));
     }
     wanted_.resize(grads.size());
     taken_.resize(grads.size());

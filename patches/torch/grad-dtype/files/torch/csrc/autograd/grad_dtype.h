@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -83,7 +84,8 @@ void set(c10::TensorImpl& impl, GradDtype grad_dtype);
 void outrun_graphs(c10::TensorImpl& impl);
 
 // Carries the state over an assignment to .data, which replaces everything that a TensorImpl holds:
-// taken in the constructor, put back in the destructor.
+// taken in the constructor, put back in the destructor. In between, other threads that ask for the
+// state wait, and what this thread changes of it is what is put back. Scopes may nest.
 class KeepAcrossSetData {
  public:
   explicit KeepAcrossSetData(const at::TensorBase& self);
@@ -93,9 +95,10 @@ class KeepAcrossSetData {
   KeepAcrossSetData& operator=(const KeepAcrossSetData&) = delete;
   KeepAcrossSetData& operator=(KeepAcrossSetData&&) = delete;
 
+  struct Scope;
+
  private:
-  c10::TensorImpl& impl_;
-  c10::intrusive_ptr<c10::BackendMeta> state_;
+  std::unique_ptr<Scope> scope_;
 };
 
 // For validate_outputs over edges: the gradients that go to leaves with a grad_dtype leave `grads`

@@ -18,6 +18,7 @@
 extern "C" {
 [[gnu::weak]] PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);
 [[gnu::weak]] int PyObject_IsTrue(PyObject* object);
+[[gnu::weak]] void Py_IncRef(PyObject* object);
 [[gnu::weak]] void Py_DecRef(PyObject* object);
 }
 
@@ -105,16 +106,20 @@ extern "C" C10_EXPORT void castoff_grad_dtype_assign(c10::TensorImpl* impl, c10:
 extern "C" C10_EXPORT bool castoff_grad_dtype_install(gd::GetSetDefinition* grad,
                                                       gd::GetSetDefinition* private_grad,
                                                       PyObject* assign, PyObject* none) {
-  const bool known = std::strcmp(grad->name, "grad") == 0 &&
-                     std::strcmp(private_grad->name, "_grad") == 0 && grad->set != nullptr &&
-                     grad->set == private_grad->set && PyObject_CallFunctionObjArgs != nullptr &&
-                     PyObject_IsTrue != nullptr && Py_DecRef != nullptr;
-  if (!known || grad->set == &gd::set_grad) {
-    return known;
+  const bool has_python = PyObject_CallFunctionObjArgs != nullptr && PyObject_IsTrue != nullptr &&
+                          Py_IncRef != nullptr && Py_DecRef != nullptr;
+  if (!has_python || std::strcmp(grad->name, "grad") != 0 ||
+      std::strcmp(private_grad->name, "_grad") != 0 || grad->set == nullptr ||
+      grad->set != private_grad->set) {
+    return false;
   }
-  gd::grad_setter = {grad->set, assign, none};
-  for (auto* definition : {grad, private_grad}) {
-    definition->set = &gd::set_grad;
+  // Kept for good, as the setter is: a module that is reloaded installs its new function.
+  Py_IncRef(assign);
+  gd::grad_setter.assign = assign;
+  gd::grad_setter.none = none;
+  if (grad->set != &gd::set_grad) {
+    gd::grad_setter.stock = grad->set;
+    grad->set = private_grad->set = &gd::set_grad;
   }
   return true;
 }

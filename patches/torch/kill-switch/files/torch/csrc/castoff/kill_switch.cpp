@@ -10,12 +10,14 @@ namespace torch::castoff {
 
 namespace {
 
+constexpr std::string_view kSpace = " \t\r\n\f\v";
+
 std::string_view trimmed(std::string_view name) {
-  const auto first = name.find_first_not_of(" \t");
+  const auto first = name.find_first_not_of(kSpace);
   if (first == std::string_view::npos) {
     return {};
   }
-  return name.substr(first, name.find_last_not_of(" \t") - first + 1);
+  return name.substr(first, name.find_last_not_of(kSpace) - first + 1);
 }
 
 bool named_in(std::string_view list, std::string_view topic) {
