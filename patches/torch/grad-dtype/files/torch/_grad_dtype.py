@@ -10,7 +10,8 @@ import ctypes
 from typing import Any, Optional
 
 import torch
-from torch import _castoff, _output_grad_dtype
+from torch import _castoff
+from torch.autograd import _output_grad_dtype
 from torch.overrides import (
     handle_torch_function,
     has_torch_function_unary,
