@@ -9,7 +9,6 @@ import weakref
 import pytest
 import torch
 
-
 BF16, F16, F32, F64, C64 = torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64
 EXACT = torch.tensor(1.01).item()  # in float32; bfloat16 rounds it
 ROUNDED = torch.tensor(1.01, dtype=BF16).item()
@@ -292,7 +291,7 @@ class TestDeclaration:
 
     def test_threads(self, leaf):
         """Functions that declare, some with errors, in four threads: each gets its own."""
-        wrong = []
+        wrong, done = [], []
 
         def run(dtype):
             for _ in range(100):
@@ -303,13 +302,14 @@ class TestDeclaration:
                     wrong.append(dtype)
                 with pytest.raises(RuntimeError):
                     declared(dtype, dtype).apply(leaf())
+            done.append(dtype)
 
         threads = [threading.Thread(target=run, args=(dtype,)) for dtype in (F32, None, BF16, F64)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert wrong == []
+        assert wrong == [] and len(done) == 4
         assert not torch.autograd._output_grad_dtype.pending
 
     def test_a_function_inside_another_ones_forward(self, leaf):
@@ -569,6 +569,7 @@ class TestViews:
 
     def test_a_narrower_one_waits_behind_the_view(self, leaf):
         """4096 gradients of 1 + 2^-7, summed by expand: not in the bfloat16 that was declared."""
+
         class Narrow(torch.autograd.Function):
             seen = None
 

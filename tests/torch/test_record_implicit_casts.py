@@ -11,7 +11,6 @@ import weakref
 import pytest
 import torch
 
-
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 LEAF = "torch::autograd::AccumulateGrad"
 

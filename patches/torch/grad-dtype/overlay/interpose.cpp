@@ -14,10 +14,8 @@
 
 namespace torch::autograd {
 
-void validate_outputs(
-    const edge_list& edges,
-    variable_list& grads,
-    const grad_dtype::FormatError& format_error) {
+void validate_outputs(const edge_list& edges, variable_list& grads,
+                      const grad_dtype::FormatError& format_error) {
   using Function = void(const edge_list&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
   if (!grad_dtype::engine_in_use()) {
@@ -30,10 +28,8 @@ void validate_outputs(
   validation.finish(grads);
 }
 
-void validate_outputs(
-    const grad_dtype::OptionalMetadata& input_metadata,
-    variable_list& grads,
-    const grad_dtype::FormatError& format_error) {
+void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variable_list& grads,
+                      const grad_dtype::FormatError& format_error) {
   using Function =
       void(const grad_dtype::OptionalMetadata&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
@@ -45,7 +41,7 @@ void validate_outputs(
   stock(input_metadata, grads, format_error);
 }
 
-} // namespace torch::autograd
+}  // namespace torch::autograd
 
 namespace torch::dynamo::autograd {
 
@@ -57,10 +53,10 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
   return metadata;
 }
 
-} // namespace torch::dynamo::autograd
+}  // namespace torch::dynamo::autograd
 
-// Two members of AccumulateGrad, as free functions under the members' symbols: to define the members
-// would emit a second vtable of the class, because apply is its key function.
+// Two members of AccumulateGrad, as free functions under the members' symbols: to define the
+// members would emit a second vtable of the class, because apply is its key function.
 namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::variable_list;
@@ -69,15 +65,15 @@ using torch::dynamo::autograd::CompiledNodeArgs;
 struct NodeMutex : torch::autograd::Node {
   static std::mutex& of(Node& node) { return node.*(&NodeMutex::mutex_); }
 };
-} // namespace
+}  // namespace
 
 extern "C++" {
-[[gnu::visibility("default")]] variable_list accumulate_grad_apply(
-    AccumulateGrad* self,
-    variable_list&& grads) __asm__("_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
-[[gnu::visibility("default")]] void accumulate_grad_compiled_args(
-    const AccumulateGrad* self,
-    CompiledNodeArgs& args) __asm__("_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE");
+[[gnu::visibility("default")]] variable_list
+accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
+    "_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
+[[gnu::visibility("default")]] void
+accumulate_grad_compiled_args(const AccumulateGrad* self, CompiledNodeArgs& args) __asm__(
+    "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE");
 }
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
@@ -107,7 +103,7 @@ struct SetDataHooks final : castoff::ForwardingVariableHooks {
   }
 };
 
-} // namespace
+}  // namespace
 
 // On the first use of grad_dtype, so that a process without any pays nothing. Never taken back:
 // tensors that rely on it may live on.
@@ -121,4 +117,4 @@ void install_set_data() {
   (void)installed;
 }
 
-} // namespace torch::autograd::grad_dtype
+}  // namespace torch::autograd::grad_dtype

@@ -18,7 +18,6 @@ from torch.overrides import (
     has_torch_function_variadic,
 )
 
-
 __all__ = ["copy_to_fake", "explicit"]
 
 _OF_TENSOR, _ANY = -1, -2  # codes of the C++ half; every other one is a ScalarType
@@ -63,9 +62,7 @@ def _setter(self: torch.Tensor, dtype: Optional[torch.dtype]) -> None:
     if has_torch_function_unary(self):
         return handle_torch_function(torch.Tensor.grad_dtype.__set__, (self,), self, dtype)
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise RuntimeError(
-            f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
-        )
+        raise RuntimeError(f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}")
     if not self.is_leaf:
         raise RuntimeError("grad_dtype can only be set on leaf tensors.")
     grad = self.grad

@@ -13,7 +13,6 @@ from typing import Any, Optional
 import torch
 from torch import _castoff
 
-
 __all__ = ["ImplicitCast", "record_implicit_casts"]
 
 

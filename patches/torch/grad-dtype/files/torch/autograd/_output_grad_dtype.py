@@ -13,7 +13,6 @@ from typing import Any, Optional
 import torch
 from torch import _castoff
 
-
 __all__ = ["apply", "as_declared", "declare", "forget", "pending"]
 
 _KEY = "_output_grad_dtypes"  # in ctx.__dict__
@@ -57,12 +56,10 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
         >>>     def backward(ctx, grad):  # (n,) float32
         >>>         return grad * 3
     """
-    global used  # noqa: PLW0603
+    global used
     for dtype in dtypes:
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise TypeError(
-                f"set_output_grad_dtype takes torch.dtypes and None, but got {type(dtype).__name__}"
-            )
+            raise TypeError(f"set_output_grad_dtype takes torch.dtypes and None, but got {type(dtype).__name__}")
     if _KEY in self.__dict__:
         raise RuntimeError(
             f"set_output_grad_dtype was called twice on the ctx of {_name(self)}. Call it once, with "
@@ -110,7 +107,7 @@ def declare(outputs: Any) -> None:
             f"returned value, but found {len(dtypes)}. Pass None for values without a declaration"
         )
     has_node = torch.is_grad_enabled() and any(ctx.needs_input_grad)
-    for index, (value, dtype) in enumerate(zip(values, dtypes)):
+    for index, (value, dtype) in enumerate(zip(values, dtypes, strict=True)):
         error = _error(value, dtype, has_node) or (has_node and _give(ctx, value, dtype))
         if error:
             raise RuntimeError(f"set_output_grad_dtype of {_name(ctx)}: output {index} {error}")
@@ -123,7 +120,7 @@ def as_declared(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         return grads
     return tuple(
         grad if dtype is None or grad is None or grad.dtype == dtype else grad.to(dtype)
-        for grad, dtype in zip(grads, dtypes)
+        for grad, dtype in zip(grads, dtypes, strict=True)
     )
 
 

@@ -51,8 +51,8 @@ std::unique_lock<std::mutex> lock_metadata(c10::TensorImpl& impl) {
 c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
   auto meta = impl.get_backend_meta_intrusive_ptr();
   return meta && typeid(*meta) == typeid(State)
-      ? c10::static_intrusive_pointer_cast<State>(std::move(meta))
-      : c10::intrusive_ptr<State>();
+             ? c10::static_intrusive_pointer_cast<State>(std::move(meta))
+             : c10::intrusive_ptr<State>();
 }
 
 c10::intrusive_ptr<State> locked_state_of(c10::TensorImpl& impl) {
@@ -70,11 +70,9 @@ void change_state(c10::TensorImpl& impl, const Change& change) {
   impl::materialize_autograd_meta(self);
   const auto lock = lock_metadata(impl);
   const auto present = state_of(impl);
-  TORCH_CHECK(
-      present || impl.get_backend_meta() == nullptr,
-      "grad_dtype cannot be set on a tensor of device type '",
-      impl.device_type(),
-      "': its backend keeps metadata of its own in the tensor's BackendMeta");
+  TORCH_CHECK(present || impl.get_backend_meta() == nullptr,
+              "grad_dtype cannot be set on a tensor of device type '", impl.device_type(),
+              "': its backend keeps metadata of its own in the tensor's BackendMeta");
   impl.set_backend_meta(change(present.get()));
 }
 
@@ -90,10 +88,8 @@ const at::Tensor* leaf_behind(const Edge& edge) {
 InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options) {
   const auto shape = metadata.shape_as_dim_vector();
   return InputMetadata(
-      options,
-      MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
-      metadata.is_tensor_subclass(),
-      metadata.is_nested_tensor());
+      options, MetadataShape(std::in_place_type<SymIntSmallVec>, shape.begin(), shape.end()),
+      metadata.is_tensor_subclass(), metadata.is_nested_tensor());
 }
 
 // requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
@@ -128,8 +124,8 @@ GradDtype recorded_in(const InputMetadata& metadata) {
 }
 
 // What a view of the tensor behind `edge` is to hand on to it, instead of a gradient of the dtype
-// `of_view` that the two have in common: of_tensor() for nothing else. A narrower one can wait until
-// the gradient is there, so that sums over it (expand, several uses) are not made in it.
+// `of_view` that the two have in common: of_tensor() for nothing else. A narrower one can wait
+// until the gradient is there, so that sums over it (expand, several uses) are not made in it.
 GradDtype demanded_through_views(const Edge& edge, c10::ScalarType of_view) {
   auto wanted = GradDtype::of_tensor();
   if (leaf_behind(edge) != nullptr) {
@@ -138,9 +134,9 @@ GradDtype demanded_through_views(const Edge& edge, c10::ScalarType of_view) {
   } else if (!edge.function->input_metadata(edge.input_nr).was_default_constructed()) {
     wanted = recorded_in(edge.function->input_metadata(edge.input_nr));
   }
-  const bool more = wanted.is_any() ||
-      (!wanted.is_of_tensor() && wanted.dtype() != of_view &&
-       c10::elementSize(wanted.dtype()) >= c10::elementSize(of_view));
+  const bool more =
+      wanted.is_any() || (!wanted.is_of_tensor() && wanted.dtype() != of_view &&
+                          c10::elementSize(wanted.dtype()) >= c10::elementSize(of_view));
   return more ? wanted : GradDtype::of_tensor();
 }
 
@@ -195,21 +191,16 @@ std::optional<InputMetadata> wanted_behind(const Edge& edge) {
 
 // `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
 // only, and a real one no complex gradient.
-InputMetadata accepting(
-    const InputMetadata& metadata,
-    const at::Tensor& grad,
-    const FormatError& format_error) {
+InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
+                        const FormatError& format_error) {
   const bool complex_leaf = at::isComplexType(dtype_of(metadata));
-  TORCH_CHECK(
-      grad.is_floating_point() || (complex_leaf && grad.is_complex()),
-      format_error(c10::str(
-          "invalid gradient - got ",
-          grad.scalar_type(),
-          " for a tensor whose grad_dtype is None, but expected a ",
-          complex_leaf ? "floating point or complex" : "floating point",
-          " dtype")));
-  return with_options(
-      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
+  TORCH_CHECK(grad.is_floating_point() || (complex_leaf && grad.is_complex()),
+              format_error(c10::str("invalid gradient - got ", grad.scalar_type(),
+                                    " for a tensor whose grad_dtype is None, but expected a ",
+                                    complex_leaf ? "floating point or complex" : "floating point",
+                                    " dtype")));
+  return with_options(metadata,
+                      metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt));
 }
 
 // The sum over broadcast dimensions is made in the dtype that was asked for, if that is the wider
@@ -225,11 +216,8 @@ void widen_before_reducing(const InputMetadata& wanted, at::Tensor& grad) {
 }
 
 std::string describe(const InputMetadata& metadata) {
-  return c10::str(
-      c10::typeMetaToScalarType(metadata.dtype()),
-      metadata.shape_as_dim_vector(),
-      " on ",
-      metadata.device());
+  return c10::str(c10::typeMetaToScalarType(metadata.dtype()), metadata.shape_as_dim_vector(),
+                  " on ", metadata.device());
 }
 
 bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
@@ -239,30 +227,21 @@ bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
 // Whether `grad` has the shape that the leaf had when its graph was built, and the leaf has another
 // one by now, with no elements: a parameter whose storage was given back between forward and
 // backward, and whose owner knows what to do with the gradient. Throws where the leaf holds some.
-bool is_for_released_leaf(
-    const Edge& edge,
-    const InputMetadata& wanted,
-    const at::Tensor& grad,
-    size_t index,
-    const FormatError& format_error) {
+bool is_for_released_leaf(const Edge& edge, const InputMetadata& wanted, const at::Tensor& grad,
+                          size_t index, const FormatError& format_error) {
   const auto& recorded = edge.function->input_metadata(edge.input_nr);
-  if (leaf_behind(edge) == nullptr || wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested() ||
-      wanted.shape_as_dim_vector() == recorded.shape_as_dim_vector() ||
+  if (leaf_behind(edge) == nullptr || wanted.is_nested_tensor() || recorded.is_nested_tensor() ||
+      grad.is_nested() || wanted.shape_as_dim_vector() == recorded.shape_as_dim_vector() ||
       wanted.is_same_shape(grad) || !fits(recorded, grad)) {
     return false;
   }
-  TORCH_CHECK(
-      leaf_behind(edge)->sym_numel() == 0,
-      format_error(c10::str(
-          "invalid gradient at index ",
-          index,
-          " - got ",
-          grad.sym_sizes(),
-          " for a tensor whose .data took another shape after the forward pass: it was ",
-          describe(recorded),
-          " and is ",
-          describe(wanted),
-          " now. Run the forward pass again, or give .data the old shape before the backward pass")));
+  TORCH_CHECK(leaf_behind(edge)->sym_numel() == 0,
+              format_error(c10::str(
+                  "invalid gradient at index ", index, " - got ", grad.sym_sizes(),
+                  " for a tensor whose .data took another shape after the forward pass: it was ",
+                  describe(recorded), " and is ", describe(wanted),
+                  " now. Run the forward pass again, or give .data the old shape before the "
+                  "backward pass")));
   return true;
 }
 
@@ -282,12 +261,12 @@ bool would_be_cast(const at::Tensor& grad, const at::Tensor& leaf, size_t intern
     return false;
   }
   const bool takes_over = !at::GradMode::is_enabled() && !leaf.is_sparse_csr() &&
-      at::caching::adjusted_use_count(grad) <= internal_references &&
-      utils::obeys_layout_contract(grad, leaf);
+                          at::caching::adjusted_use_count(grad) <= internal_references &&
+                          utils::obeys_layout_contract(grad, leaf);
   return !takes_over;
 }
 
-} // namespace
+}  // namespace
 
 GradDtype get(c10::TensorImpl& impl) {
   const auto state = locked_state_of(impl);
@@ -323,11 +302,8 @@ void declare_output(const at::Tensor& output, GradDtype wanted) {
     if (metadata.was_default_constructed()) {
       node->add_input_metadata(Node::undefined_input());
     } else {
-      node->add_input_metadata(
-          metadata.options(),
-          metadata.shape_as_dim_vector(),
-          metadata.is_tensor_subclass(),
-          metadata.is_nested_tensor());
+      node->add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
+                               metadata.is_tensor_subclass(), metadata.is_nested_tensor());
     }
   }
 }
@@ -335,9 +311,10 @@ void declare_output(const at::Tensor& output, GradDtype wanted) {
 GradDtype of_output(const at::Tensor& output) {
   const auto& node = output.grad_fn();
   const auto index = static_cast<size_t>(output.output_nr());
-  return node && index < node->num_inputs() && !node->input_metadata(index).was_default_constructed()
-      ? recorded_in(node->input_metadata(index))
-      : GradDtype::exactly(output.scalar_type());
+  return node && index < node->num_inputs() &&
+                 !node->input_metadata(index).was_default_constructed()
+             ? recorded_in(node->input_metadata(index))
+             : GradDtype::exactly(output.scalar_type());
 }
 
 const Node& demanding_node(const Edge& edge) {
@@ -357,12 +334,10 @@ KeepAcrossSetData::~KeepAcrossSetData() {
   }
 }
 
-void LeafGradients::take(
-    const edge_list& edges,
-    variable_list& grads,
-    const FormatError& format_error) {
+void LeafGradients::take(const edge_list& edges, variable_list& grads,
+                         const FormatError& format_error) {
   if (edges.size() != grads.size()) {
-    return; // the stock validation has the words for it
+    return;  // the stock validation has the words for it
   }
   for (size_t i = 0; i < edges.size(); ++i) {
     auto wanted = grads[i].defined() ? wanted_behind(edges[i]) : std::nullopt;
@@ -391,10 +366,9 @@ void LeafGradients::validate_into(variable_list& grads, const FormatError& forma
   }
 }
 
-std::optional<OptionalMetadata> resolve_any(
-    const OptionalMetadata& metadata,
-    const variable_list& grads,
-    const FormatError& format_error) {
+std::optional<OptionalMetadata> resolve_any(const OptionalMetadata& metadata,
+                                            const variable_list& grads,
+                                            const FormatError& format_error) {
   std::optional<OptionalMetadata> resolved;
   if (metadata.size() != grads.size()) {
     return resolved;
@@ -428,9 +402,8 @@ void specialize_on(const at::Tensor& leaf, dynamo::autograd::CompiledNodeArgs& a
 
 bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex& node_mutex) {
   const at::Tensor& leaf = node.variable;
-  if (grads.size() != 1 || !grads[0].defined() ||
-      grads[0].scalar_type() == leaf.scalar_type() || leaf.grad_fn() || !leaf.requires_grad() ||
-      get(*leaf.unsafeGetTensorImpl()).is_of_tensor()) {
+  if (grads.size() != 1 || !grads[0].defined() || grads[0].scalar_type() == leaf.scalar_type() ||
+      leaf.grad_fn() || !leaf.requires_grad() || get(*leaf.unsafeGetTensorImpl()).is_of_tensor()) {
     return false;
   }
   const at::Tensor grad = std::move(grads[0]);
@@ -442,9 +415,8 @@ bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex
     accumulated = first_gradient(grad, leaf);
   } else {
     AccumulateGrad::accumulateGrad(
-        leaf, accumulated, grad, internal_references, [&accumulated](at::Tensor&& sum) {
-          accumulated = std::move(sum);
-        });
+        leaf, accumulated, grad, internal_references,
+        [&accumulated](at::Tensor&& sum) { accumulated = std::move(sum); });
   }
   if (auto& hook = node.tensor_post_acc_grad_hooks()) {
     (*hook)(leaf);
@@ -452,4 +424,4 @@ bool accumulate_as_wanted(AccumulateGrad& node, variable_list& grads, std::mutex
   return true;
 }
 
-} // namespace torch::autograd::grad_dtype
+}  // namespace torch::autograd::grad_dtype

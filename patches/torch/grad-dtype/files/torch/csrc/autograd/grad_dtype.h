@@ -9,8 +9,8 @@
 //
 // The state is a BackendMeta of the leaf's TensorImpl. So it dies with the tensor, moves with it in
 // torch.utils.swap_tensors, is not handed on by detach() and views, and costs nothing while unused.
-// Nodes of the graph hold none of it: the engine asks the leaf when a gradient arrives, so that what
-// was set after the forward pass counts, and no node is ever changed under a running backward.
+// Nodes of the graph hold none of it: the engine asks the leaf when a gradient arrives, so that
+// what was set after the forward pass counts, and no node is ever changed under a running backward.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
@@ -84,14 +84,14 @@ inline bool engine_in_use() {
 // of its own in the place that this needs.
 void set(c10::TensorImpl& impl, GradDtype grad_dtype);
 
-// From now on `impl` itself, as it is when a gradient arrives, says what dtype, device and shape that
-// gradient has, and not what the nodes of its graphs have recorded: for a leaf that changes under a
-// live graph. Thread-safe. Throws as set().
+// From now on `impl` itself, as it is when a gradient arrives, says what dtype, device and shape
+// that gradient has, and not what the nodes of its graphs have recorded: for a leaf that changes
+// under a live graph. Thread-safe. Throws as set().
 void outrun_graphs(c10::TensorImpl& impl);
 
 // Gives the gradient that flows into the node of `output`, fresh from the forward pass of an
-// autograd.Function, the dtype `wanted`. It is kept in the node's metadata of that output, where the
-// engine, compiled autograd and Python look for it. No backward may know the node yet. Throws
+// autograd.Function, the dtype `wanted`. It is kept in the node's metadata of that output, where
+// the engine, compiled autograd and Python look for it. No backward may know the node yet. Throws
 // c10::Error if output's gradient cannot have it.
 void declare_output(const at::Tensor& output, GradDtype wanted);
 
@@ -118,16 +118,13 @@ class KeepAcrossSetData {
   c10::intrusive_ptr<c10::BackendMeta> state_;
 };
 
-// For validate_outputs over edges: the gradients that go to leaves with a grad_dtype, to outputs that
-// take any dtype, or to views of either, leave `grads` before the stock validation (which skips
-// undefined ones) and come back validated against the metadata that is wanted there, by the stock
-// validation over metadata.
+// For validate_outputs over edges: the gradients that go to leaves with a grad_dtype, to outputs
+// that take any dtype, or to views of either, leave `grads` before the stock validation (which
+// skips undefined ones) and come back validated against the metadata that is wanted there, by the
+// stock validation over metadata.
 class LeafGradients {
  public:
-  LeafGradients(
-      const edge_list& edges,
-      variable_list& grads,
-      const FormatError& format_error) {
+  LeafGradients(const edge_list& edges, variable_list& grads, const FormatError& format_error) {
     if (engine_in_use()) {
       take(edges, grads, format_error);
     }
@@ -147,13 +144,12 @@ class LeafGradients {
   variable_list taken_;
 };
 
-// For validate_outputs over metadata, as a compiled backward calls it: a copy of `metadata` in which
-// "any" has become each gradient's own dtype, or nullopt where nothing asks for any. Throws
+// For validate_outputs over metadata, as a compiled backward calls it: a copy of `metadata` in
+// which "any" has become each gradient's own dtype, or nullopt where nothing asks for any. Throws
 // c10::Error for a gradient that is not differentiable.
-std::optional<OptionalMetadata> resolve_any(
-    const OptionalMetadata& metadata,
-    const variable_list& grads,
-    const FormatError& format_error);
+std::optional<OptionalMetadata> resolve_any(const OptionalMetadata& metadata,
+                                            const variable_list& grads,
+                                            const FormatError& format_error);
 
 // For compiled autograd: puts what is wanted behind `edges` into their captured metadata.
 void describe_leaves(const edge_list& edges, OptionalMetadata& metadata);
@@ -170,5 +166,5 @@ inline bool accumulate(AccumulateGrad& node, variable_list& grads, std::mutex& n
   return in_use() && accumulate_as_wanted(node, grads, node_mutex);
 }
 
-} // namespace grad_dtype
-} // namespace torch::autograd
+}  // namespace grad_dtype
+}  // namespace torch::autograd

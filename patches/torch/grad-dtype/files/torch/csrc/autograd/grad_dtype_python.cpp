@@ -23,8 +23,8 @@ extern "C" {
 
 namespace torch::autograd::grad_dtype {
 
-// Overlay builds put the .data setter's half in place on the first use of grad_dtype; a source build
-// has it in variable.cpp.
+// Overlay builds put the .data setter's half in place on the first use of grad_dtype; a source
+// build has it in variable.cpp.
 [[gnu::weak]] void install_set_data();
 
 namespace {
@@ -83,8 +83,8 @@ const char* error_of(const Change& change) {
   return error.c_str();
 }
 
-} // namespace
-} // namespace torch::autograd::grad_dtype
+}  // namespace
+}  // namespace torch::autograd::grad_dtype
 
 namespace gd = torch::autograd::grad_dtype;
 
@@ -120,17 +120,15 @@ extern "C" C10_EXPORT void castoff_grad_dtype_assign(c10::TensorImpl* impl, c10:
   gd::borrowed(impl).mutable_grad() = gd::borrowed(grad);
 }
 
-// Puts set_grad in place in the definitions of `grad` and `_grad`. `assign(self, value)` says whether
-// it has assigned. False if they are not the pair of definitions that this knows.
-extern "C" C10_EXPORT bool castoff_grad_dtype_install(
-    gd::GetSetDefinition* grad,
-    gd::GetSetDefinition* private_grad,
-    PyObject* assign,
-    PyObject* none) {
+// Puts set_grad in place in the definitions of `grad` and `_grad`. `assign(self, value)` says
+// whether it has assigned. False if they are not the pair of definitions that this knows.
+extern "C" C10_EXPORT bool castoff_grad_dtype_install(gd::GetSetDefinition* grad,
+                                                      gd::GetSetDefinition* private_grad,
+                                                      PyObject* assign, PyObject* none) {
   const bool known = std::strcmp(grad->name, "grad") == 0 &&
-      std::strcmp(private_grad->name, "_grad") == 0 && grad->set != nullptr &&
-      grad->set == private_grad->set && PyObject_CallFunctionObjArgs != nullptr &&
-      PyObject_IsTrue != nullptr && Py_DecRef != nullptr;
+                     std::strcmp(private_grad->name, "_grad") == 0 && grad->set != nullptr &&
+                     grad->set == private_grad->set && PyObject_CallFunctionObjArgs != nullptr &&
+                     PyObject_IsTrue != nullptr && Py_DecRef != nullptr;
   if (!known || grad->set == &gd::set_grad) {
     return known;
   }

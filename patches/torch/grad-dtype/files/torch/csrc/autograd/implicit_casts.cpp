@@ -35,14 +35,12 @@ struct Recorders {
 };
 
 Recorders& all() {
-  static auto* const recorders = new Recorders; // autograd's threads outlive static destructors
+  static auto* const recorders = new Recorders;  // autograd's threads outlive static destructors
   return *recorders;
 }
 
 struct AnomalyStack : Node {
-  static bool is_there(Node& node) {
-    return (node.*(&AnomalyStack::anomaly_metadata_)) != nullptr;
-  }
+  static bool is_there(Node& node) { return (node.*(&AnomalyStack::anomaly_metadata_)) != nullptr; }
 };
 
 std::vector<int64_t> shape_of(const at::Tensor& grad) {
@@ -55,14 +53,14 @@ std::vector<int64_t> shape_of(const at::Tensor& grad) {
   return shape;
 }
 
-// The node whose outputs are validated, or nullptr: for a root of the backward there is none, though
-// another backward that this one is part of may have a current node.
+// The node whose outputs are validated, or nullptr: for a root of the backward there is none,
+// though another backward that this one is part of may have a current node.
 std::shared_ptr<Node> producer_of(const edge_list& edges) {
   auto node = get_current_node();
   return node && &node->next_edges() == &edges ? node : nullptr;
 }
 
-} // namespace
+}  // namespace
 
 void Validation::remember(const variable_list& grads) {
   if (grads.size() != edges_.size()) {
@@ -77,19 +75,14 @@ void Validation::compare(const variable_list& grads) const {
   std::vector<Cast> made;
   const auto producer = producer_of(edges_);
   for (size_t i = 0; i < before_.size(); ++i) {
-    if (before_[i] == c10::ScalarType::Undefined || !grads[i].defined() ||
-        !edges_[i].function || grads[i].scalar_type() == before_[i]) {
+    if (before_[i] == c10::ScalarType::Undefined || !grads[i].defined() || !edges_[i].function ||
+        grads[i].scalar_type() == before_[i]) {
       continue;
     }
     const auto& made_by = producer ? producer : edges_[i].function;
-    made.push_back(
-        {before_[i],
-         grads[i].scalar_type(),
-         shape_of(grads[i]),
-         producer ? producer->name() : "",
-         grad_dtype::demanding_node(edges_[i]).name(),
-         static_cast<int64_t>(i),
-         AnomalyStack::is_there(*made_by) ? made_by : nullptr});
+    made.push_back({before_[i], grads[i].scalar_type(), shape_of(grads[i]),
+                    producer ? producer->name() : "", grad_dtype::demanding_node(edges_[i]).name(),
+                    static_cast<int64_t>(i), AnomalyStack::is_there(*made_by) ? made_by : nullptr});
   }
   if (made.empty()) {
     return;
@@ -149,8 +142,8 @@ std::unique_ptr<Cast> take(int64_t id) {
   return cast;
 }
 
-} // namespace
-} // namespace torch::autograd::implicit_casts
+}  // namespace
+}  // namespace torch::autograd::implicit_casts
 
 namespace casts = torch::autograd::implicit_casts;
 
@@ -166,23 +159,20 @@ extern "C" C10_EXPORT void castoff_implicit_casts_stop(int64_t id) {
 
 // Takes the oldest cast out of a recorder: false if there is none. `view` is valid until drop(). If
 // the cast knows its forward op, `forward`, a tensor of the caller's, gets it as its grad_fn.
-extern "C" C10_EXPORT void* castoff_implicit_casts_take(
-    int64_t id,
-    casts::View* view,
-    c10::TensorImpl* forward) {
+extern "C" C10_EXPORT void* castoff_implicit_casts_take(int64_t id, casts::View* view,
+                                                        c10::TensorImpl* forward) {
   auto cast = casts::take(id);
   if (!cast) {
     return nullptr;
   }
-  *view = {
-      static_cast<int32_t>(cast->from),
-      static_cast<int32_t>(cast->to),
-      cast->index,
-      cast->shape.data(),
-      static_cast<int64_t>(cast->shape.size()),
-      cast->produced_by.c_str(),
-      cast->demanded_by.c_str(),
-      cast->forward != nullptr};
+  *view = {static_cast<int32_t>(cast->from),
+           static_cast<int32_t>(cast->to),
+           cast->index,
+           cast->shape.data(),
+           static_cast<int64_t>(cast->shape.size()),
+           cast->produced_by.c_str(),
+           cast->demanded_by.c_str(),
+           cast->forward != nullptr};
   if (cast->forward) {
     torch::autograd::impl::set_gradient_edge(
         at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(forward)),

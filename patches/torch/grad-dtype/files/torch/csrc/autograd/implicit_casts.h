@@ -39,4 +39,4 @@ class Validation {
   c10::SmallVector<c10::ScalarType, 4> before_;
 };
 
-} // namespace torch::autograd::implicit_casts
+}  // namespace torch::autograd::implicit_casts

@@ -17,15 +17,15 @@ namespace {
 bool is_view(const Node& node) {
   using namespace generated;
   static const std::unordered_set<std::type_index> views{
-      typeid(AliasBackward0),        typeid(AsStridedBackward0), typeid(DiagonalBackward0),
-      typeid(ExpandBackward0),       typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
-      typeid(SelectBackward0),       typeid(SliceBackward0),     typeid(SqueezeBackward0),
-      typeid(SqueezeBackward1),      typeid(SqueezeBackward2),   typeid(TBackward0),
-      typeid(TransposeBackward0),    typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
-      typeid(UnsqueezeBackward0),    typeid(ViewBackward0),
+      typeid(AliasBackward0),     typeid(AsStridedBackward0), typeid(DiagonalBackward0),
+      typeid(ExpandBackward0),    typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
+      typeid(SelectBackward0),    typeid(SliceBackward0),     typeid(SqueezeBackward0),
+      typeid(SqueezeBackward1),   typeid(SqueezeBackward2),   typeid(TBackward0),
+      typeid(TransposeBackward0), typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
+      typeid(UnsqueezeBackward0), typeid(ViewBackward0),
   };
   return node.num_inputs() == 1 && node.num_outputs() == 1 &&
-      views.find(std::type_index(typeid(node))) != views.end();
+         views.find(std::type_index(typeid(node))) != views.end();
 }
 
 bool is_captured(Node& node) {
@@ -39,10 +39,10 @@ bool is_captured(Node& node) {
 
 bool is_observed(Node& node) {
   return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
-      !node.pre_hooks().empty() || !node.post_hooks().empty() || is_captured(node);
+         !node.pre_hooks().empty() || !node.post_hooks().empty() || is_captured(node);
 }
 
-} // namespace
+}  // namespace
 
 const Edge* behind_views(const Edge& edge) {
   const Edge* at = &edge;
@@ -55,4 +55,4 @@ const Edge* behind_views(const Edge& edge) {
   return at->function ? at : nullptr;
 }
 
-} // namespace torch::autograd::grad_dtype
+}  // namespace torch::autograd::grad_dtype

@@ -16,4 +16,4 @@ const Edge* behind_views(const Edge& edge);
 
 inline constexpr int kMostViews = 64;
 
-} // namespace torch::autograd::grad_dtype
+}  // namespace torch::autograd::grad_dtype
