@@ -34,11 +34,13 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
       :func:`backward` gets it. Only for a differentiable Tensor; floating point for a floating point
       one, complex for a complex one.
     * None: the engine does not convert, the gradient arrives in the dtype that it has. The one choice
-      for what is no Tensor or not differentiable.
+      for what is no Tensor or not differentiable. If several uses of the output send gradients of
+      several dtypes, the engine may add them up in any of these: declare a dtype there.
 
     Without a call each gradient is converted to the dtype of its output. Between the output and its
     user there may be views (``t``, ``view``, ``permute``, ``expand``, slices, …): they hand a gradient
-    of the declared dtype on, unless hooks look at it there.
+    of the declared dtype on if it is not the narrower one and no hook looks at it there. Other ops,
+    in-place ones and views of several outputs (``split``, ``unbind``) do not.
 
     Raises RuntimeError for a second call, a call from elsewhere and, from ``apply``, a number of
     dtypes other than the number of returned values or a dtype that an output cannot have; TypeError
