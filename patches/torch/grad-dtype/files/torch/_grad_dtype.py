@@ -1,4 +1,5 @@
-"""``Tensor.grad_dtype``, as torch has it since 2.10 (pytorch/pytorch#162815).
+"""``Tensor.grad_dtype``, as torch has it since 2.10 (pytorch/pytorch#162815; to read it on non-leaf
+tensors: 2.14, pytorch/pytorch#190852).
 
 The state and everything on the backward path are in C++, torch/csrc/autograd/grad_dtype.h. Here are
 the attribute, the checks of ``.grad = …`` for tensors that have a grad_dtype, and what fake tensors
@@ -10,6 +11,7 @@ from typing import Any, Optional
 
 import torch
 from torch import _castoff
+from torch.autograd import _output_grad_dtype
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 __all__ = ["copy_to_fake", "explicit"]
@@ -25,6 +27,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 _get = _function("get", ctypes.c_int, ctypes.c_void_p)
+_of_output = _function("of_output", ctypes.c_int, ctypes.c_void_p)
 _set = _function("set", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 _assign = _function("assign", None, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -47,9 +50,7 @@ _DTYPE = {code: dtype for dtype, code in _CODE.items()}
 def _getter(self: torch.Tensor) -> Optional[torch.dtype]:
     if has_torch_function_unary(self):
         return handle_torch_function(torch.Tensor.grad_dtype.__get__, (self,), self)
-    if not self.is_leaf:
-        raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
-    code = _get(self._cdata)
+    code = _get(self._cdata) if self.is_leaf else _of_output(self._cdata)
     return self.dtype if code == _OF_TENSOR else _DTYPE.get(code)
 
 
@@ -113,6 +114,16 @@ def _assign_grad(self: torch.Tensor, grad: Any) -> bool:
     return True
 
 
+def code(dtype: torch.dtype) -> int:
+    """The ScalarType of ``dtype``."""
+    return _CODE[dtype]
+
+
+def dtype(code: int) -> torch.dtype:
+    """The dtype of a ScalarType."""
+    return _DTYPE[code]
+
+
 def explicit(tensor: torch.Tensor) -> Optional[torch.dtype]:
     """The dtype that ``tensor.grad_dtype`` was set to; None if it was not set or set to None."""
     return _DTYPE.get(_get(tensor._cdata))
@@ -157,18 +168,21 @@ def _install() -> None:
     torch.Tensor.grad_dtype = property(
         _getter,
         _setter,
-        doc="""The dtype that ``.grad`` of this leaf tensor has.
+        doc="""The dtype that the gradient of this tensor has.
 
 By default the tensor's own dtype. A :class:`torch.dtype`: the autograd engine casts incoming
-gradients to it. None: it does not cast. ``.grad = g`` must match, or be anything for None. It can be
-read and set on leaf tensors only, and not set to another dtype than that of a ``.grad`` that is
-there; both raise RuntimeError.""",
+gradients to it. None: it does not cast. ``.grad = g`` of a leaf must match, or be anything for None.
+
+It can be set on leaf tensors only, and not to another dtype than that of a ``.grad`` that is there;
+both raise RuntimeError. Of a non-leaf it tells what the node that made it takes, see
+:meth:`torch.autograd.function.FunctionCtx.set_output_grad_dtype`.""",
     )
     # Dynamo traces the Python code that a setter runs, and would break the graph at the first C function.
     dynamo = torch._C._dynamo.eval_frame
     skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
     for function in (_assign_grad, _wrong_gradient):
         dynamo.set_code_exec_strategy(function.__code__, skip)
+    torch.autograd.function.FunctionCtx.set_output_grad_dtype = _output_grad_dtype.set_output_grad_dtype
     install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)
     if not install(_getset_definition("grad"), _getset_definition("_grad"), _assign_grad, None):
         raise ImportError(

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
+#include <torch/csrc/autograd/view_nodes.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <array>
@@ -13,14 +14,19 @@
 namespace torch::autograd::grad_dtype {
 
 std::atomic<int64_t> tensors_in_use{0};
+std::atomic<int64_t> engine_users{0};
 
 namespace {
 
 struct State final : c10::BackendMeta {
   State(GradDtype wanted, bool outran) : grad_dtype(wanted), outruns_graphs(outran) {
     tensors_in_use.fetch_add(1, std::memory_order_relaxed);
+    engine_users.fetch_add(1, std::memory_order_relaxed);
   }
-  ~State() override { tensors_in_use.fetch_sub(1, std::memory_order_relaxed); }
+  ~State() override {
+    tensors_in_use.fetch_sub(1, std::memory_order_relaxed);
+    engine_users.fetch_sub(1, std::memory_order_relaxed);
+  }
   State(const State&) = delete;
   State(State&&) = delete;
   State& operator=(const State&) = delete;
@@ -161,25 +167,91 @@ InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted,
       leaf);
 }
 
-// What the gradient that `edge` delivers to a leaf has to be, or nullopt if the node knows.
-std::optional<InputMetadata> wanted_behind(const Edge& edge) {
+c10::intrusive_ptr<State> state_behind(const Edge& edge) {
   const auto* leaf = leaf_behind(edge);
-  const auto state =
-      leaf == nullptr ? c10::intrusive_ptr<State>() : locked_state_of(*leaf->unsafeGetTensorImpl());
+  return leaf == nullptr ? c10::intrusive_ptr<State>()
+                         : locked_state_of(*leaf->unsafeGetTensorImpl());
+}
+
+c10::ScalarType dtype_of(const InputMetadata& metadata) {
+  return c10::typeMetaToScalarType(metadata.dtype());
+}
+
+GradDtype recorded_in(const InputMetadata& metadata) {
+  return asks_for_any(metadata) ? GradDtype::any() : GradDtype::exactly(dtype_of(metadata));
+}
+
+// What a view of the tensor behind `edge` is to hand on to it, instead of a gradient of the dtype
+// `of_view` that the two have in common: of_tensor() for nothing else. A narrower one can wait
+// until the gradient is there, so that sums over it (expand, several uses) are not made in it.
+GradDtype demanded_through_views(const Edge& edge, c10::ScalarType of_view) {
+  auto wanted = GradDtype::of_tensor();
+  if (leaf_behind(edge) != nullptr) {
+    const auto state = state_behind(edge);
+    wanted = state ? state->grad_dtype : wanted;
+  } else if (!edge.function->input_metadata(edge.input_nr).was_default_constructed()) {
+    wanted = recorded_in(edge.function->input_metadata(edge.input_nr));
+  }
+  const bool more =
+      wanted.is_any() || (!wanted.is_of_tensor() && wanted.dtype() != of_view &&
+                          c10::elementSize(wanted.dtype()) >= c10::elementSize(of_view));
+  return more ? wanted : GradDtype::of_tensor();
+}
+
+struct Demand {
+  InputMetadata metadata;
+  const Node& node;
+};
+
+std::optional<Demand> demand_of_leaf(const Edge& edge) {
+  const auto state = state_behind(edge);
   if (!state) {
     return std::nullopt;
   }
-  if (state->outruns_graphs) {
-    return with_grad_dtype(InputMetadata(*leaf), state->grad_dtype, *leaf);
+  const auto& recorded = state->outruns_graphs ? InputMetadata(*leaf_behind(edge))
+                                               : edge.function->input_metadata(edge.input_nr);
+  return Demand{with_grad_dtype(recorded, state->grad_dtype, *leaf_behind(edge)), *edge.function};
+}
+
+std::optional<Demand> demand_of_view(const Edge& edge, const Edge& behind) {
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
+  if (recorded.was_default_constructed() || recorded.is_nested_tensor()) {
+    return std::nullopt;
   }
-  return with_grad_dtype(edge.function->input_metadata(edge.input_nr), state->grad_dtype, *leaf);
+  const auto wanted = demanded_through_views(behind, dtype_of(recorded));
+  if (wanted.is_of_tensor()) {
+    return std::nullopt;
+  }
+  return Demand{with_grad_dtype(recorded, wanted, /*leaf=*/{}), *behind.function};
+}
+
+// What the gradient that travels `edge` has to be, or nullopt if stock knows: it does where the
+// metadata that edge's own node recorded says it.
+std::optional<Demand> demand_behind(const Edge& edge) {
+  if (!edge.function) {
+    return std::nullopt;
+  }
+  if (leaf_behind(edge) != nullptr) {
+    return demand_of_leaf(edge);
+  }
+  const auto* behind = behind_views(edge);
+  if (behind != nullptr && behind != &edge) {
+    return demand_of_view(edge, *behind);
+  }
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
+  return asks_for_any(recorded) ? std::optional<Demand>({recorded, *edge.function}) : std::nullopt;
+}
+
+std::optional<InputMetadata> wanted_behind(const Edge& edge) {
+  auto demand = demand_behind(edge);
+  return demand ? std::optional<InputMetadata>(std::move(demand->metadata)) : std::nullopt;
 }
 
 // `metadata` with `grad`'s own dtype. A leaf that takes any dtype still takes differentiable ones
 // only, and a real one no complex gradient.
 InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
                         const FormatError& format_error) {
-  const bool complex_leaf = at::isComplexType(c10::typeMetaToScalarType(metadata.dtype()));
+  const bool complex_leaf = at::isComplexType(dtype_of(metadata));
   TORCH_CHECK(grad.is_floating_point() || (complex_leaf && grad.is_complex()),
               format_error(c10::str("invalid gradient - got ", grad.scalar_type(),
                                     " for a tensor whose grad_dtype is None, but expected a ",
@@ -286,6 +358,42 @@ void outrun_graphs(c10::TensorImpl& impl) {
   });
 }
 
+void declare_output(const at::Tensor& output, GradDtype wanted) {
+  static const bool counted = (engine_users.fetch_add(1, std::memory_order_relaxed), true);
+  (void)counted;
+  const auto& node = output.grad_fn();
+  TORCH_CHECK(node && !output.is_nested(), "it has no node that could hold it");
+  const auto index = static_cast<size_t>(output.output_nr());
+  std::vector<InputMetadata> all;
+  for (size_t i = 0; i < node->num_inputs(); ++i) {
+    const auto& metadata = node->input_metadata(i);
+    all.push_back(i == index ? with_grad_dtype(metadata, wanted, output) : metadata);
+  }
+  node->clear_input_metadata();
+  for (const auto& metadata : all) {
+    if (metadata.was_default_constructed()) {
+      node->add_input_metadata(Node::undefined_input());
+    } else {
+      node->add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
+                               metadata.is_tensor_subclass(), metadata.is_nested_tensor());
+    }
+  }
+}
+
+GradDtype of_output(const at::Tensor& output) {
+  const auto& node = output.grad_fn();
+  const auto index = static_cast<size_t>(output.output_nr());
+  return node && index < node->num_inputs() &&
+                 !node->input_metadata(index).was_default_constructed()
+             ? recorded_in(node->input_metadata(index))
+             : GradDtype::exactly(output.scalar_type());
+}
+
+const Node& demanding_node(const Edge& edge) {
+  const auto demand = demand_behind(edge);
+  return demand ? demand->node : *edge.function;
+}
+
 KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self) {
   auto& impl = *self.unsafeGetTensorImpl();
   if (Scope::of(impl) == nullptr) {
@@ -305,7 +413,8 @@ void LeafGradients::take(const edge_list& edges, variable_list& grads,
     if (!wanted) {
       continue;
     }
-    if (is_out_of_date(edges[i].function->input_metadata(edges[i].input_nr), *wanted, grads[i])) {
+    if (leaf_behind(edges[i]) != nullptr &&
+        is_out_of_date(edges[i].function->input_metadata(edges[i].input_nr), *wanted, grads[i])) {
       wanted.emplace(for_released_leaf(edges[i], *wanted, grads[i], i, format_error));
     }
     wanted_.resize(grads.size());
@@ -350,7 +459,7 @@ std::optional<OptionalMetadata> resolve_any(const OptionalMetadata& metadata,
 }
 
 void describe_leaves(const edge_list& edges, OptionalMetadata& metadata) {
-  if (!in_use() || metadata.size() != edges.size()) {
+  if (!engine_in_use() || metadata.size() != edges.size()) {
     return;
   }
   for (size_t i = 0; i < edges.size(); ++i) {

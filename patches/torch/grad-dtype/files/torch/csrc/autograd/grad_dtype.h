@@ -74,6 +74,13 @@ inline bool in_use() {
 // The grad_dtype given to `impl`. Thread-safe.
 GradDtype get(c10::TensorImpl& impl);
 
+// Number of reasons for the engine to look at gradients more closely than stock: the tensors above,
+// one more from the first declare_output() on, and every recorder of implicit casts.
+extern std::atomic<int64_t> engine_users;
+inline bool engine_in_use() {
+  return C10_UNLIKELY(engine_users.load(std::memory_order_relaxed) != 0);
+}
+
 // Gives `impl` a grad_dtype. Thread-safe. Throws c10::Error where the tensor's backend keeps state
 // of its own in the place that this needs.
 void set(c10::TensorImpl& impl, GradDtype grad_dtype);
@@ -82,6 +89,19 @@ void set(c10::TensorImpl& impl, GradDtype grad_dtype);
 // that gradient has, and not what the nodes of its graphs have recorded: for a leaf that changes
 // under a live graph. Thread-safe. Throws as set().
 void outrun_graphs(c10::TensorImpl& impl);
+
+// Gives the gradient that flows into the node of `output`, fresh from the forward pass of an
+// autograd.Function, the dtype `wanted`. It is kept in the node's metadata of that output, where
+// the engine, compiled autograd and Python look for it. No backward may know the node yet. Throws
+// c10::Error if output's gradient cannot have it.
+void declare_output(const at::Tensor& output, GradDtype wanted);
+
+// What the node of a non-leaf wants its gradient to be: never of_tensor().
+GradDtype of_output(const at::Tensor& output);
+
+// The node that says what dtype the gradient that travels `edge` has: edge's own, or one behind the
+// views that it leads to.
+const Node& demanding_node(const Edge& edge);
 
 // Carries the state over an assignment to .data, which replaces everything that a TensorImpl holds:
 // taken in the constructor, put back in the destructor. In between, other threads that ask for the
@@ -101,13 +121,14 @@ class KeepAcrossSetData {
   std::unique_ptr<Scope> scope_;
 };
 
-// For validate_outputs over edges: the gradients that go to leaves with a grad_dtype leave `grads`
-// before the stock validation (which skips undefined ones) and come back validated against the
-// metadata that their leaf wants, by the stock validation over metadata.
+// For validate_outputs over edges: the gradients that go to leaves with a grad_dtype, to outputs
+// that take any dtype, or to views of either, leave `grads` before the stock validation (which
+// skips undefined ones) and come back validated against the metadata that is wanted there, by the
+// stock validation over metadata.
 class LeafGradients {
  public:
   LeafGradients(const edge_list& edges, variable_list& grads, const FormatError& format_error) {
-    if (in_use()) {
+    if (engine_in_use()) {
       take(edges, grads, format_error);
     }
   }
@@ -133,7 +154,7 @@ std::optional<OptionalMetadata> resolve_any(const OptionalMetadata& metadata,
                                             const variable_list& grads,
                                             const FormatError& format_error);
 
-// For compiled autograd: puts what the leaves behind `edges` want into their captured metadata.
+// For compiled autograd: puts what is wanted behind `edges` into their captured metadata.
 void describe_leaves(const edge_list& edges, OptionalMetadata& metadata);
 
 // For compiled autograd: makes the leaf's grad_dtype part of the key of the cached graph.

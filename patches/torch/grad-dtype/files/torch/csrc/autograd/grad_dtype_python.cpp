@@ -65,6 +65,25 @@ at::Tensor borrowed(c10::TensorImpl* impl) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(impl));
 }
 
+// Does `change` and gives nullptr, or the text of what it threw.
+template <class Change>
+const char* error_of(const Change& change) {
+  thread_local std::string error;
+  try {
+    TORCH_CHECK(
+        torch::castoff::topic_enabled("grad-dtype"),
+        "grad_dtype is switched off in this process (CASTOFF_DISABLE, or an overlay built for "
+        "another torch)");
+    change();
+    return nullptr;
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  return error.c_str();
+}
+
 }  // namespace
 }  // namespace torch::autograd::grad_dtype
 
@@ -75,25 +94,26 @@ extern "C" C10_EXPORT int castoff_grad_dtype_get(c10::TensorImpl* impl) {
   return gd::get(*impl).code();
 }
 
+// The same for a non-leaf, from its node.
+extern "C" C10_EXPORT int castoff_grad_dtype_of_output(c10::TensorImpl* impl) {
+  return gd::of_output(gd::borrowed(impl)).code();
+}
+
+// nullptr, or why it could not be declared (valid until this thread's next call).
+extern "C" C10_EXPORT const char* castoff_grad_dtype_declare(c10::TensorImpl* impl, int code) {
+  return gd::error_of([&] {
+    gd::declare_output(gd::borrowed(impl), gd::GradDtype::from_code(static_cast<int16_t>(code)));
+  });
+}
+
 // nullptr, or why it could not be set (valid until this thread's next call).
 extern "C" C10_EXPORT const char* castoff_grad_dtype_set(c10::TensorImpl* impl, int code) {
-  thread_local std::string error;
-  try {
-    TORCH_CHECK(
-        torch::castoff::topic_enabled("grad-dtype"),
-        "grad_dtype is switched off in this process (CASTOFF_DISABLE, or an overlay built for "
-        "another torch)");
+  return gd::error_of([&] {
     if (gd::install_set_data != nullptr) {
       gd::install_set_data();
     }
     gd::set(*impl, gd::GradDtype::from_code(static_cast<int16_t>(code)));
-    return nullptr;
-  } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  return error.c_str();
+  });
 }
 
 // Assigns .grad with no check; torch/_grad_dtype.py has made them.

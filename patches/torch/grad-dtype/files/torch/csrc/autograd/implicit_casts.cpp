@@ -1,0 +1,187 @@
+#include <torch/csrc/autograd/implicit_casts.h>
+
+#include <torch/csrc/autograd/function.h>
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace torch::autograd::implicit_casts {
+
+std::atomic<int64_t> Validation::recorders{0};
+
+namespace {
+
+constexpr int64_t kSymbolic = -1;
+
+struct Cast {
+  c10::ScalarType from;
+  c10::ScalarType to;
+  std::vector<int64_t> shape;
+  std::string produced_by;
+  std::string demanded_by;
+  int64_t index;
+  // The node that remembers where its forward op was made; nullptr without anomaly mode.
+  std::shared_ptr<Node> forward;
+};
+
+// Nothing that could wait for Python's lock happens under this one: names and nodes are taken
+// before, nodes are released after.
+struct Recorders {
+  std::mutex mutex;
+  std::map<int64_t, std::deque<Cast>> casts;
+  int64_t last_id = 0;
+};
+
+Recorders& all() {
+  static auto* const recorders = new Recorders;  // autograd's threads outlive static destructors
+  return *recorders;
+}
+
+struct AnomalyStack : Node {
+  static bool is_there(Node& node) { return (node.*(&AnomalyStack::anomaly_metadata_)) != nullptr; }
+};
+
+std::vector<int64_t> shape_of(const at::Tensor& grad) {
+  std::vector<int64_t> shape;
+  if (!grad.is_nested()) {
+    for (const auto& size : grad.sym_sizes()) {
+      shape.push_back(size.maybe_as_int().value_or(kSymbolic));
+    }
+  }
+  return shape;
+}
+
+// The node whose outputs are validated, or nullptr: for a root of the backward there is none,
+// though another backward that this one is part of may have a current node.
+std::shared_ptr<Node> producer_of(const edge_list& edges) {
+  auto node = get_current_node();
+  return node && &node->next_edges() == &edges ? node : nullptr;
+}
+
+}  // namespace
+
+void Validation::remember(const variable_list& grads) {
+  if (grads.size() != edges_.size()) {
+    return;
+  }
+  for (const auto& grad : grads) {
+    before_.push_back(grad.defined() ? grad.scalar_type() : c10::ScalarType::Undefined);
+  }
+}
+
+void Validation::compare(const variable_list& grads) const {
+  std::vector<Cast> made;
+  const auto producer = producer_of(edges_);
+  for (size_t i = 0; i < before_.size(); ++i) {
+    if (before_[i] == c10::ScalarType::Undefined || !grads[i].defined() || !edges_[i].function ||
+        grads[i].scalar_type() == before_[i]) {
+      continue;
+    }
+    const auto& made_by = producer ? producer : edges_[i].function;
+    made.push_back({before_[i], grads[i].scalar_type(), shape_of(grads[i]),
+                    producer ? producer->name() : "", grad_dtype::demanding_node(edges_[i]).name(),
+                    static_cast<int64_t>(i), AnomalyStack::is_there(*made_by) ? made_by : nullptr});
+  }
+  if (made.empty()) {
+    return;
+  }
+  auto& recorders = all();
+  const std::lock_guard<std::mutex> lock(recorders.mutex);
+  for (auto& [id, casts] : recorders.casts) {
+    casts.insert(casts.end(), made.begin(), made.end());
+  }
+}
+
+namespace {
+
+// What torch/_implicit_casts.py reads; mirrored there.
+struct View {
+  int32_t from;
+  int32_t to;
+  int64_t index;
+  const int64_t* shape;
+  int64_t dimensions;
+  const char* produced_by;
+  const char* demanded_by;
+  bool has_stack;
+};
+
+int64_t start() {
+  auto& recorders = all();
+  const std::lock_guard<std::mutex> lock(recorders.mutex);
+  recorders.casts.try_emplace(++recorders.last_id);
+  Validation::recorders.fetch_add(1, std::memory_order_relaxed);
+  grad_dtype::engine_users.fetch_add(1, std::memory_order_relaxed);
+  return recorders.last_id;
+}
+
+void stop(int64_t id) {
+  std::deque<Cast> dropped;
+  auto& recorders = all();
+  const std::lock_guard<std::mutex> lock(recorders.mutex);
+  const auto found = recorders.casts.find(id);
+  if (found != recorders.casts.end()) {
+    dropped = std::move(found->second);
+    recorders.casts.erase(found);
+    Validation::recorders.fetch_sub(1, std::memory_order_relaxed);
+    grad_dtype::engine_users.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+std::unique_ptr<Cast> take(int64_t id) {
+  auto& recorders = all();
+  const std::lock_guard<std::mutex> lock(recorders.mutex);
+  const auto found = recorders.casts.find(id);
+  if (found == recorders.casts.end() || found->second.empty()) {
+    return nullptr;
+  }
+  auto cast = std::make_unique<Cast>(std::move(found->second.front()));
+  found->second.pop_front();
+  return cast;
+}
+
+}  // namespace
+}  // namespace torch::autograd::implicit_casts
+
+namespace casts = torch::autograd::implicit_casts;
+
+// Starts a recorder and gives its id.
+extern "C" C10_EXPORT int64_t castoff_implicit_casts_start() {
+  return casts::start();
+}
+
+// Stops it and drops what was not taken.
+extern "C" C10_EXPORT void castoff_implicit_casts_stop(int64_t id) {
+  casts::stop(id);
+}
+
+// Takes the oldest cast out of a recorder: false if there is none. `view` is valid until drop(). If
+// the cast knows its forward op, `forward`, a tensor of the caller's, gets it as its grad_fn.
+extern "C" C10_EXPORT void* castoff_implicit_casts_take(int64_t id, casts::View* view,
+                                                        c10::TensorImpl* forward) {
+  auto cast = casts::take(id);
+  if (!cast) {
+    return nullptr;
+  }
+  *view = {static_cast<int32_t>(cast->from),
+           static_cast<int32_t>(cast->to),
+           cast->index,
+           cast->shape.data(),
+           static_cast<int64_t>(cast->shape.size()),
+           cast->produced_by.c_str(),
+           cast->demanded_by.c_str(),
+           cast->forward != nullptr};
+  if (cast->forward) {
+    torch::autograd::impl::set_gradient_edge(
+        at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(forward)),
+        {std::move(cast->forward), 0});
+  }
+  return cast.release();
+}
+
+// Frees what take() gave.
+extern "C" C10_EXPORT void castoff_implicit_casts_drop(void* cast) {
+  delete static_cast<casts::Cast*>(cast);
+}

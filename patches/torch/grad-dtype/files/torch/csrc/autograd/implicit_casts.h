@@ -1,0 +1,42 @@
+#pragma once
+
+// torch.autograd.graph.record_implicit_casts: which gradients the engine converts, and for whom.
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/grad_dtype.h>
+
+#include <memory>
+
+namespace torch::autograd::implicit_casts {
+
+// Lives around one validate_outputs over edges: remembers the dtypes that go in, and after it tells
+// every recorder that runs in this process, in whatever thread, what has another dtype now.
+//
+// The conversions of a compiled backward are part of its graph and are not the engine's.
+class Validation {
+ public:
+  Validation(const edge_list& edges, const variable_list& grads) : edges_(edges) {
+    if (C10_UNLIKELY(recorders.load(std::memory_order_relaxed) != 0)) {
+      remember(grads);
+    }
+  }
+  void finish(const variable_list& grads) const {
+    if (C10_UNLIKELY(!before_.empty())) {
+      compare(grads);
+    }
+  }
+
+  // Number of recorders that run. Each is also one of grad_dtype::engine_users.
+  static std::atomic<int64_t> recorders;
+
+ private:
+  void remember(const variable_list& grads);
+  void compare(const variable_list& grads) const;
+
+  const edge_list& edges_;
+  c10::SmallVector<c10::ScalarType, 4> before_;
+};
+
+}  // namespace torch::autograd::implicit_casts

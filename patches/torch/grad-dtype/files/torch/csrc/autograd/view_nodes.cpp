@@ -1,0 +1,58 @@
+#include <torch/csrc/autograd/view_nodes.h>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <typeindex>
+#include <typeinfo>
+#include <unordered_set>
+
+namespace torch::autograd::grad_dtype {
+namespace {
+
+// Every one has one input and one output, both of one dtype in the forward pass, and a backward
+// formula that takes a gradient of any dtype.
+bool is_view(const Node& node) {
+  using namespace generated;
+  static const std::unordered_set<std::type_index> views{
+      typeid(AliasBackward0),     typeid(AsStridedBackward0), typeid(DiagonalBackward0),
+      typeid(ExpandBackward0),    typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
+      typeid(SelectBackward0),    typeid(SliceBackward0),     typeid(SqueezeBackward0),
+      typeid(SqueezeBackward1),   typeid(SqueezeBackward2),   typeid(TBackward0),
+      typeid(TransposeBackward0), typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
+      typeid(UnsqueezeBackward0), typeid(ViewBackward0),
+  };
+  return node.num_inputs() == 1 && node.num_outputs() == 1 &&
+         views.find(std::type_index(typeid(node))) != views.end();
+}
+
+bool is_captured(Node& node) {
+  if (get_current_graph_task_id() == -1) {
+    return false;
+  }
+  const auto& wanted = *get_current_graph_task_exec_info();
+  const auto found = wanted.find(&node);
+  return found != wanted.end() && found->second.captures_ != nullptr;
+}
+
+bool is_observed(Node& node) {
+  return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
+         !node.pre_hooks().empty() || !node.post_hooks().empty() || is_captured(node);
+}
+
+}  // namespace
+
+const Edge* behind_views(const Edge& edge) {
+  const Edge* at = &edge;
+  for (int views = 0; at->function && is_view(*at->function); ++views) {
+    if (views == kMostViews || is_observed(*at->function)) {
+      return nullptr;
+    }
+    at = &at->function->next_edge(0);
+  }
+  return at->function ? at : nullptr;
+}
+
+}  // namespace torch::autograd::grad_dtype
