@@ -54,7 +54,7 @@ environment() { # kind
 in_environment() { # kind, arguments of pytest
   local kind=$1
   shift
-  PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider "$@"
+  PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
 section 'lint' ci/lint.sh

@@ -291,21 +291,22 @@ class TestMetadataUnchanged:
 def test_threads():
     """Assignments racing backwards over the same leaf: the gradient has one of the two dtypes.
 
-    Six dimensions: from there on a shape lives on the heap, and a torn one would crash.
+    Six dimensions: from there on a shape lives on the heap, and a torn one would crash. The forward
+    passes are kept apart: they read the data itself, on stock as here.
     """
     w = torch.ones((2,) * 6, requires_grad=True)
-    stop, seen = threading.Event(), set()
+    stop, forward, seen = threading.Event(), threading.Lock(), set()
 
     def backward():
         while not stop.is_set():
-            try:
-                seen.add(torch.autograd.grad((w.float() * 2).sum(), [w])[0].dtype)
-            except RuntimeError:
-                pass  # the forward pass itself may meet a tensor that changes under it, on stock too
+            with forward:
+                loss = (w.float() * 2).sum()
+            seen.add(torch.autograd.grad(loss, [w])[0].dtype)
 
     def assign():
         while not stop.is_set():
-            w.data = w.data.bfloat16() if w.dtype is F32 else w.data.float()
+            with forward:
+                w.data = w.data.bfloat16() if w.dtype is F32 else w.data.float()
 
     threads = [threading.Thread(target=target) for target in (backward, backward, assign)]
     for thread in threads:
@@ -322,19 +323,22 @@ def test_a_grad_dtype_is_never_missing_while_another_thread_assigns():
     w = torch.ones(64, dtype=BF16, requires_grad=True)
     w.grad_dtype = F32
     datas = [torch.ones(64, dtype=BF16) for _ in range(2)]
-    stop, wrong, count = threading.Event(), [], 0
+    stop, forward, wrong, count = threading.Event(), threading.Lock(), [], 0
 
     def assign():
         turn = 0
         while not stop.is_set():
-            w.data = datas[turn % 2]
+            with forward:
+                w.data = datas[turn % 2]
             turn += 1
 
     thread = threading.Thread(target=assign)
     thread.start()
     try:
         for _ in range(5000):
-            (grad,) = torch.autograd.grad((w.float() * 2).sum(), [w])
+            with forward:
+                loss = (w.float() * 2).sum()
+            (grad,) = torch.autograd.grad(loss, [w])
             count += 1
             if grad.dtype is not F32:
                 wrong.append(grad.dtype)

@@ -203,14 +203,21 @@ struct Demand {
   const Node& node;
 };
 
+// The leaf as it is now. An assignment to its .data in another thread waits.
+InputMetadata present_metadata(const at::Tensor& leaf) {
+  const auto lock = lock_state(*leaf.unsafeGetTensorImpl());
+  return InputMetadata(leaf);
+}
+
 std::optional<Demand> demand_of_leaf(const Edge& edge) {
   const auto state = state_behind(edge);
   if (!state) {
     return std::nullopt;
   }
-  const auto& recorded = state->outruns_graphs ? InputMetadata(*leaf_behind(edge))
-                                               : edge.function->input_metadata(edge.input_nr);
-  return Demand{with_grad_dtype(recorded, state->grad_dtype, *leaf_behind(edge)), *edge.function};
+  const auto& leaf = *leaf_behind(edge);
+  const auto& recorded =
+      state->outruns_graphs ? present_metadata(leaf) : edge.function->input_metadata(edge.input_nr);
+  return Demand{with_grad_dtype(recorded, state->grad_dtype, leaf), *edge.function};
 }
 
 std::optional<Demand> demand_of_view(const Edge& edge, const Edge& behind) {
