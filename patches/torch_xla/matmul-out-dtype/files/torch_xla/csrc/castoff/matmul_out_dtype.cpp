@@ -22,6 +22,7 @@
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/detach_copy_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/mm_ops.h>
@@ -313,12 +314,20 @@ void return_out(const OutCall& call, const OutOperator& op, Stack* stack) {
 
 // ---- addmm and baddbmm of dtypes that do not go together
 
+// The dtype of what an XLA tensor holds. torch_xla's FSDP swaps a parameter's data for its shard in
+// compute_dtype beneath the tensor, which goes on to declare the parameter's dtype; a copy does
+// not.
+ScalarType held_dtype(const Tensor& t) {
+  return at::_ops::detach_copy::redispatch(kXla, t).scalar_type();
+}
+
 // Refuses what both torch's CPU kernels and XLA's compiler refuse. Factors of two dtypes, which
 // torch_xla can compile as long as their sum with self needs no conversion, stay as they are.
 template <bool batched>
 void check_dtypes(const Tensor& self, const Tensor& a, const Tensor& b) {
   if (C10_LIKELY(self.dtype() == a.dtype() && a.dtype() == b.dtype())) return;
-  const ScalarType s = self.scalar_type(), x = a.scalar_type(), y = b.scalar_type();
+  const ScalarType s = held_dtype(self), x = held_dtype(a), y = held_dtype(b);
+  if (s == x && x == y) return;
   const ScalarType product = c10::promoteTypes(x, y);
   const bool one_of_them = product == x || product == y;
   if (batched ? s == x && (s == product || !one_of_them)
