@@ -200,7 +200,6 @@ def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     assert bias.grad.item() == 4096 * (1 + 2**-7)
 
 
-@pytest.mark.fails_on_stock
 @pytest.mark.parametrize("wanted, arrives", [(F64, F64), (None, F32), (F32, F32)])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_strided_nested_leaves(wanted, arrives):
