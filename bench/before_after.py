@@ -1,15 +1,19 @@
-"""What each topic changes in the IR, from the wheels themselves: the README's before and after.
+"""What each topic changes in the IR, from the wheels themselves.
 
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
-wheels. --write puts the result between the two marks in README.md, --check compares it with what
-stands there and exits with 1 if it differs.
+wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
+topic, what is gone and what came, between the two marks in README.md. --check compares both with what
+is there and exits with 1 if they differ. README.md also shows one topic whole.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +21,9 @@ import typer
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+DOCUMENT = ROOT / "docs" / "before-after.md"
+HEADLINE = "matmul-out-dtype"
+INPUTS = ("xla::device_data", "prim::Constant")
 BEGIN = "<!-- before and after: made by bench/before_after.py --write -->"
 END = "<!-- before and after: end -->"
 
@@ -29,47 +36,100 @@ def run(python: Path, example: Path) -> str:
     return result.stdout.strip()
 
 
-def section(example: Path, before: str, after: str) -> str:
-    text = example.read_text()
-    title = text.split('"""')[1].strip()
-    program = text.split("# README: begin\n")[1].split("# README: end\n")[0].strip()
-    fence = "```"
-    return "\n".join(
-        [
-            f"**`{example.parent.name}`.** {title}",
-            "",
-            f"{fence}python\n{program}\n{fence}",
-            "",
-            f"Stock:\n{fence}\n{before}\n{fence}",
-            "",
-            f"castoff:\n{fence}\n{after}\n{fence}",
-        ]
-    )
+@dataclass(frozen=True)
+class Example:
+    """A topic's program and what it printed.
+
+    Attributes:
+        topic: The folder of the topic, from the root.
+        title: What the program is about, one sentence.
+        program: Its lines.
+        stock: What it printed under stock wheels.
+        patched: What it printed under patched wheels.
+    """
+
+    topic: Path
+    title: str
+    program: str
+    stock: str
+    patched: str
+
+    @classmethod
+    def of(cls, path: Path, stock: str, patched: str) -> Example:
+        """Read the program in `path`, which printed `stock` and `patched`."""
+        text = path.read_text()
+        title = text.split('"""')[1].strip()
+        program = text.split("# README: begin\n")[1].split("# README: end\n")[0].strip()
+        return cls(path.parent.relative_to(ROOT), title, program, stock, patched)
+
+    def whole(self) -> str:
+        """The program and its IR, before and after."""
+        fence = "```"
+        return "\n".join(
+            [
+                self.title,
+                "",
+                f"{fence}python\n{self.program}\n{fence}",
+                "",
+                f"Stock:\n{fence}\n{self.stock}\n{fence}",
+                "",
+                f"castoff:\n{fence}\n{self.patched}\n{fence}",
+            ]
+        )
+
+    def row(self) -> str:
+        """The line of the table: what only stock printed, and what only castoff did."""
+        stock, patched = values(self.stock), values(self.patched)
+        gone, new = cell(stock - patched), cell(patched - stock)
+        return f"| [`{self.topic.name}`](docs/before-after.md#{self.topic.name}) | {self.title} | {gone} | {new} |"
+
+
+def values(printed: str) -> Counter[str]:
+    """Count what a program printed: shape and operation of each IR value but inputs, and other lines whole."""
+    lines = (re.sub(r"^%\d+ = (.*)\(.*\)$", r"\1", line) for line in printed.splitlines())
+    return Counter(line for line in lines if not line.startswith("return ") and not line.endswith(INPUTS))
+
+
+def cell(lines: Counter[str]) -> str:
+    return "<br>".join(f"`{line}`" + (f" × {n}" if n > 1 else "") for line, n in lines.items()) or "–"
+
+
+def document(examples: list[Example]) -> str:
+    head = "# Before and after\n\nEach topic's program, and its IR under stock wheels and under castoff's. "
+    head += "Made by `bench/before_after.py --write`.\n\n"
+    return head + "\n\n".join(f"## [`{e.topic.name}`](../{e.topic})\n\n{e.whole()}" for e in examples) + "\n"
+
+
+def table(examples: list[Example]) -> str:
+    head = ["| topic | program | only on stock | only on castoff |", "|---|---|---|---|"]
+    headline = next(example.whole() for example in examples if example.topic.name == HEADLINE)
+    return "\n".join([BEGIN, "", headline, "", *head, *(example.row() for example in examples), "", END])
 
 
 def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
-    write: Annotated[bool, typer.Option("--write", help="Put the result into README.md.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put the result into README.md and docs/.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md and docs/.")] = False,
 ) -> None:
     """Show what each topic changes in the IR."""
-    examples = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: path.parent.name, reverse=True)
-    jobs = [(python, example) for example in examples for python in (stock, patched)]
+    paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: path.parent.name)
+    jobs = [(python, path) for path in paths for python in (stock, patched)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         texts = list(pool.map(lambda job: run(*job), jobs))
-    sections = [section(e, *texts[2 * i : 2 * i + 2]) for i, e in enumerate(examples)]
-    block = "\n".join([BEGIN, "", "\n\n".join(sections), "", END])
+    examples = [Example.of(path, *texts[2 * i : 2 * i + 2]) for i, path in enumerate(paths)]
     if not write and not check:
-        print(block)
+        print(document(examples))
         return
     readme = README.read_text()
     head, rest = readme.split(BEGIN)
-    current = head + block + rest.split(END)[1]
-    if write:
-        README.write_text(current)
-    elif current != readme:
-        raise SystemExit("README.md does not say what the wheels do: run bench/before_after.py --write")
+    wanted = {README: head + table(examples) + rest.split(END)[1], DOCUMENT: document(examples)}
+    for path, text in wanted.items():
+        if write:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            raise SystemExit(f"{path.name} does not say what the wheels do: run bench/before_after.py --write")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ __all__ = ["hlo", "ir", "normalize_hlo", "normalize_ir"]
 
 _LAYOUT = re.compile(r"(?<=\])\{[^}]*\}")
 _VALUE = re.compile(r"%[\w.\-]+")
+_OUTPUT = re.compile(r"(%\d+)(\.\d+)?")
 _DIMENSIONS = re.compile(r"(?:dimensions|\w+_(?:contracting|batch)_dims)=\{[^}]*\}")
 _SHAPE = r"(?:\([^()]*\)|\w+\[[^\]]*\])"
 _IR_LINE = re.compile(rf"^\s*(%\d+) = ({_SHAPE}) ([\w:]+)\((.*?)\)(.*)$")
@@ -31,6 +32,10 @@ class _Numbers:
     def operands(self, text: str) -> str:
         return ", ".join(self(name) for name in _VALUE.findall(text))
 
+    def outputs(self, text: str) -> str:
+        """Operands in IR's form, where ``%5.2`` is the third output of ``%5``."""
+        return ", ".join(self(name) + output for name, output in _OUTPUT.findall(text))
+
 
 def normalize_ir(text: str) -> str:
     """The nodes of ``_get_xla_tensors_text``, in its order, then the roots."""
@@ -40,7 +45,7 @@ def normalize_ir(text: str) -> str:
         if match is None:
             continue
         name, shape, op, operands, attributes = match.groups()
-        lines.append(f"{number(name)} = {shape} {op}({number.operands(operands)})")
+        lines.append(f"{number(name)} = {shape} {op}({number.outputs(operands)})")
         if (root := re.search(r"\bROOT=(\d+)", attributes)) is not None:
             roots[int(root[1])] = number(name)
     return "\n".join([*lines, "return " + ", ".join(roots[i] for i in sorted(roots))]) + "\n"
