@@ -184,6 +184,68 @@ def _convolution_weight_grad_meta(
     return input.new_empty(weight_size, dtype=preferred_element_type)
 
 
+def _output_padding(ctx, input, weight, output_size) -> list[int]:
+    """With which a transposed convolution of ``input`` has the spatial sizes of ``output_size``."""
+    stride, padding, dilation, _, groups = ctx.arguments
+    bare = _Geometry(input, weight.shape, stride, padding, dilation, True, [0], groups).output
+    return [size - reached for size, reached in zip(output_size[2:], bare[2:], strict=True)]
+
+
+def _input_grad(ctx, grad, weight, input_size) -> torch.Tensor:
+    """What ``castoff::convolution`` with ``weight`` and ctx's arguments sends back to its input: its transpose."""
+    stride, padding, dilation, transposed, groups = ctx.arguments
+    output_padding = [0] if transposed else _output_padding(ctx, grad, weight, input_size)
+    result = torch.ops.castoff.convolution(
+        grad, weight, stride, padding, dilation, not transposed, output_padding, groups, grad.dtype
+    )
+    for dimension, size in enumerate(input_size):  # output_padding of stride and more: windows beyond the input
+        if result.shape[dimension] > size:
+            result = result.narrow(dimension, 0, size)
+    return result
+
+
+def _save_convolution(ctx, inputs, output) -> None:
+    input, weight, stride, padding, dilation, transposed, _, groups, _ = inputs
+    ctx.arguments = stride, padding, dilation, transposed, groups
+    ctx.sizes = list(input.shape), list(weight.shape)
+    ctx.save_for_backward(input if ctx.needs_input_grad[1] else None, weight if ctx.needs_input_grad[0] else None)
+
+
+def _convolution_backward(ctx, grad):
+    """Gradients in the output gradient's dtype, of convolutions of mixed dtypes: see dot_general's."""
+    input, weight = ctx.saved_tensors
+    input_size, weight_size = ctx.sizes
+    input_grad = weight_grad = None
+    if weight is not None:
+        input_grad = _input_grad(ctx, grad, weight, input_size)
+    if input is not None:
+        weight_grad = torch.ops.castoff.convolution_weight_grad(grad, input, weight_size, *ctx.arguments, grad.dtype)
+    return input_grad, weight_grad, *[None] * 7
+
+
+def _save_weight_grad(ctx, inputs, output) -> None:
+    grad, input, _, *arguments, _ = inputs
+    ctx.arguments = tuple(arguments)
+    ctx.sizes = list(grad.shape), list(input.shape)
+    ctx.save_for_backward(grad if ctx.needs_input_grad[1] else None, input if ctx.needs_input_grad[0] else None)
+
+
+def _weight_grad_backward(ctx, weight):
+    """The convolution is linear in its weight: ``weight``, the gradient of the weight's gradient, takes its place."""
+    grad, input = ctx.saved_tensors
+    stride, padding, dilation, transposed, groups = ctx.arguments
+    grad_size, input_size = ctx.sizes
+    of_grad = of_input = None
+    if input is not None:
+        output_padding = _output_padding(ctx, input, weight, grad_size) if transposed else [0]
+        of_grad = torch.ops.castoff.convolution(
+            input, weight, stride, padding, dilation, transposed, output_padding, groups, weight.dtype
+        )
+    if grad is not None:
+        of_input = _input_grad(ctx, grad, weight, input_size)
+    return of_grad, of_input, *[None] * 7
+
+
 # Where torch.compile executes lazy tensors these run under dynamo, which is not to trace them.
 for _kernel in (_convolution, _convolution_weight_grad):
     set_code_exec_strategy(_kernel.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
@@ -200,4 +262,9 @@ def install() -> None:
     library.impl("convolution", _convolution_meta, "Meta")
     library.impl("convolution_weight_grad", _convolution_weight_grad, "XLA")
     library.impl("convolution_weight_grad", _convolution_weight_grad_meta, "Meta")
+    for name, backward, save in (
+        ("convolution", _convolution_backward, _save_convolution),
+        ("convolution_weight_grad", _weight_grad_backward, _save_weight_grad),
+    ):
+        torch.library.register_autograd(f"castoff::{name}", backward, setup_context=save, lib=library)
     _registrations.append(library)
