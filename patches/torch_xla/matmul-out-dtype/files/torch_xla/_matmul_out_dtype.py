@@ -5,6 +5,7 @@ operator that it makes of them. It takes what ``jax.lax.dot_general`` takes.
 """
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Optional
 
@@ -17,16 +18,35 @@ from torch._C._dynamo.eval_frame import (
 )
 
 from . import _castoff
+from ._hlo_module import Operand, computation, message, run
 
 __all__ = ["install"]
 
 _registrations: list[torch.library.Library] = []
 
 
+@functools.lru_cache(maxsize=4096)
+def _dot_computation(lhs: Operand, rhs: Operand, result: Operand, dimensions: tuple, precision: str):
+    attributes = message((30, message(*enumerate(dimensions, start=1))))
+    return computation("dot", lhs, rhs, result, attributes, precision)
+
+
 def _dot_general(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
-    contracting = (list(lhs_contracting), list(rhs_contracting))
-    batch = (list(lhs_batch), list(rhs_batch))
-    return torch_xla._XLAC._xla_dot_general(lhs, rhs, (contracting, batch), None, preferred_element_type)
+    dimensions = tuple(map(tuple, (lhs_contracting, rhs_contracting, lhs_batch, rhs_batch)))
+    precision = torch_xla._XLAC._xla_get_mat_mul_precision()
+    if precision == "default":
+        numbers = tuple(map(list, dimensions[:2])), tuple(map(list, dimensions[2:]))
+        return torch_xla._XLAC._xla_dot_general(lhs, rhs, numbers, None, preferred_element_type)
+    result = Operand(preferred_element_type, tuple(_sizes(lhs, rhs, *dimensions)))
+    made = _dot_computation(Operand.of(lhs), Operand.of(rhs), result, dimensions, precision)
+    return run("dot_general", made, lhs, rhs)
+
+
+def _sizes(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch):
+    sizes = [lhs.shape[i] for i in lhs_batch]
+    sizes += [size for i, size in enumerate(lhs.shape) if i not in lhs_batch and i not in lhs_contracting]
+    sizes += [size for i, size in enumerate(rhs.shape) if i not in rhs_batch and i not in rhs_contracting]
+    return sizes
 
 
 def _dot_general_meta(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
@@ -39,9 +59,7 @@ def _dot_general_meta(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs
                 f"found {tuple(lhs.shape)} and {tuple(rhs.shape)}"
             ),
         )
-    sizes = [lhs.shape[i] for i in lhs_batch]
-    sizes += [size for i, size in enumerate(lhs.shape) if i not in lhs_batch and i not in lhs_contracting]
-    sizes += [size for i, size in enumerate(rhs.shape) if i not in rhs_batch and i not in rhs_contracting]
+    sizes = _sizes(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch)
     return lhs.new_empty(sizes, dtype=preferred_element_type)
 
 

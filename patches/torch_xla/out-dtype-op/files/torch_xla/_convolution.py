@@ -8,7 +8,9 @@ Argument lists are those of ``aten::convolution``; stride, padding, dilation and
 number, or one for each spatial dimension.
 """
 
+import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch_xla
@@ -18,8 +20,7 @@ from torch._C._dynamo.eval_frame import (
     set_code_exec_strategy,
 )
 
-from ._hlo_convolution import DimensionNumbers, Operand, Window
-from ._hlo_convolution import convolution as _computation
+from ._hlo_module import Operand, computation, message, run
 
 __all__ = ["install"]
 
@@ -31,6 +32,78 @@ _SCHEMAS = (
 )
 
 _registrations: list[torch.library.Library] = []
+
+
+class Window(NamedTuple):
+    """What one spatial dimension of the kernel does: a ``WindowDimension``."""
+
+    size: int
+    stride: int
+    padding_low: int
+    padding_high: int
+    window_dilation: int = 1
+    base_dilation: int = 1
+    reversal: bool = False
+
+
+class DimensionNumbers(NamedTuple):
+    """Which of the first two dimensions is which. The spatial ones are 2, 3, … everywhere."""
+
+    input_batch: int
+    input_feature: int
+    kernel_input_feature: int
+    kernel_output_feature: int
+    output_batch: int
+    output_feature: int
+
+
+def _encode_window(dimensions: tuple[Window, ...]) -> bytes:
+    return message(*((1, message(*enumerate(dimension, start=1))) for dimension in dimensions))
+
+
+def _encode_numbers(numbers: DimensionNumbers, spatial_rank: int) -> bytes:
+    spatial = range(2, 2 + spatial_rank)
+    return message(
+        (7, numbers.input_batch),
+        (8, numbers.input_feature),
+        (11, spatial),
+        (3, numbers.kernel_input_feature),
+        (4, numbers.kernel_output_feature),
+        (6, spatial),
+        (9, numbers.output_batch),
+        (10, numbers.output_feature),
+        (12, spatial),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _computation(
+    lhs: Operand,
+    rhs: Operand,
+    result: Operand,
+    window: tuple[Window, ...],
+    numbers: DimensionNumbers,
+    feature_groups: int,
+    batch_groups: int,
+    precision: str,
+):
+    attributes = message(
+        (15, _encode_window(window)),
+        (16, _encode_numbers(numbers, len(window))),
+        (50, feature_groups),
+        (58, batch_groups),
+    )
+    return computation("convolution", lhs, rhs, result, attributes, precision)
+
+
+def _run(lhs, rhs, dtype, sizes, window, numbers, feature_groups=1, batch_groups=1) -> torch.Tensor:
+    """The HLO convolution of ``lhs`` with the kernel ``rhs``, of a result of ``dtype`` and ``sizes``."""
+    precision = torch_xla._XLAC._xla_get_mat_mul_precision()
+    result = Operand(dtype, tuple(sizes))
+    made = _computation(
+        Operand.of(lhs), Operand.of(rhs), result, window, numbers, feature_groups, batch_groups, precision
+    )
+    return run("convolution", made, lhs, rhs)
 
 
 def _expect(condition: bool, expected: str, found: object) -> None:
@@ -105,14 +178,6 @@ class _Geometry:
         )
 
 
-def _operand(tensor: torch.Tensor) -> Operand:
-    return Operand(tensor.dtype, tuple(tensor.shape))
-
-
-def _run(computation, lhs: torch.Tensor, rhs: torch.Tensor) -> torch.Tensor:
-    return torch_xla._XLAC._xla_user_computation("xla::convolution", [lhs, rhs], computation)[0]
-
-
 def _groups_to_outputs(weight: torch.Tensor, groups: int) -> torch.Tensor:
     """(groups · in, out, …) to (in, groups · out, …), the form in which XLA takes the kernel's groups."""
     if groups == 1:
@@ -125,15 +190,15 @@ def _convolution(input, weight, stride, padding, dilation, transposed, output_pa
     if transposed:
         weight = _groups_to_outputs(weight, groups)
     kernel_in, kernel_out = (0, 1) if transposed else (1, 0)
-    computation = _computation(
-        _operand(input),
-        _operand(weight),
-        Operand(preferred_element_type, tuple(geometry.output_of_convolution())),
+    return _run(
+        input,
+        weight,
+        preferred_element_type,
+        geometry.output_of_convolution(),
         geometry.windows(),
         DimensionNumbers(0, 1, kernel_in, kernel_out, 0, 1),
         feature_groups=groups,
     )
-    return _run(computation, input, weight)
 
 
 def _check_grad(grad, input, weight_size, stride, padding, dilation, transposed, groups) -> _Geometry:
@@ -159,15 +224,15 @@ def _convolution_weight_grad(
     geometry = _check_grad(grad, input, weight_size, stride, padding, dilation, transposed, groups)
     # A transposed convolution is the gradient of one whose input is its output.
     moved, fixed = (input, grad) if transposed else (grad, input)
-    computation = _computation(
-        _operand(fixed),
-        _operand(moved),
-        Operand(preferred_element_type, tuple(weight_size)),
+    return _run(
+        fixed,
+        moved,
+        preferred_element_type,
+        weight_size,
         geometry.weight_grad_windows(moved.shape[2:], fixed.shape[2:]),
         DimensionNumbers(1, 0, 0, 1, 1, 0),
         batch_groups=groups,
     )
-    return _run(computation, fixed, moved)
 
 
 def _convolution_meta(

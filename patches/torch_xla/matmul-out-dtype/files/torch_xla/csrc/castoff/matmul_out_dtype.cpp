@@ -230,28 +230,30 @@ Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& bat
 //
 // Where a graph is to be recorded the product is made above the kernels of XLA, by operators that
 // are differentiable themselves (castoff::dot_general and castoff::widen, see
-// _matmul_out_dtype.py), so that it differentiates as often as one likes. Where not, the operator
-// goes down to its XLA kernel as it is.
+// _matmul_out_dtype.py), so that it differentiates as often as one likes. So it is where a tensor
+// subclass looks on (torch.compile and torch.export: fake tensors), as torch has no meta kernel for
+// these overloads. Elsewhere the operator goes down to its XLA kernel as it is.
 
 template <class... Tensors>
-bool records_graph(const Tensors&... operands) {
+bool is_to_be_decomposed(const Tensors&... operands) {
   TORCH_CHECK_NOT_IMPLEMENTED(!(operands._fw_grad(/*level=*/0).defined() || ...),
                               "matrix products with out_dtype= have no forward-mode derivative on "
                               "XLA: expected operands without tangents. Convert the operands to "
                               "out_dtype, or use reverse mode");
-  return at::GradMode::is_enabled() && (operands.requires_grad() || ...);
+  return (at::GradMode::is_enabled() && (operands.requires_grad() || ...)) ||
+         (operands.key_set().has(DispatchKey::Python) || ...);
 }
 
 Tensor mm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
                          ScalarType out_dtype) {
-  if (records_graph(self, mat2)) return mm_dtype(self, mat2, out_dtype);
+  if (is_to_be_decomposed(self, mat2)) return mm_dtype(self, mat2, out_dtype);
   const at::AutoDispatchBelowADInplaceOrView below;
   return at::_ops::mm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
 }
 
 Tensor bmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
                           ScalarType out_dtype) {
-  if (records_graph(self, mat2)) return bmm_dtype(self, mat2, out_dtype);
+  if (is_to_be_decomposed(self, mat2)) return bmm_dtype(self, mat2, out_dtype);
   const at::AutoDispatchBelowADInplaceOrView below;
   return at::_ops::bmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
 }
@@ -259,7 +261,7 @@ Tensor bmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor&
 Tensor addmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat1,
                             const Tensor& mat2, ScalarType out_dtype, const Scalar& beta,
                             const Scalar& alpha) {
-  if (records_graph(self, mat1, mat2)) {
+  if (is_to_be_decomposed(self, mat1, mat2)) {
     return addmm_dtype(self, mat1, mat2, out_dtype, beta, alpha);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -270,7 +272,7 @@ Tensor addmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tenso
 Tensor baddbmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& batch1,
                               const Tensor& batch2, ScalarType out_dtype, const Scalar& beta,
                               const Scalar& alpha) {
-  if (records_graph(self, batch1, batch2)) {
+  if (is_to_be_decomposed(self, batch1, batch2)) {
     return baddbmm_dtype(self, batch1, batch2, out_dtype, beta, alpha);
   }
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -493,6 +495,25 @@ class XlaOut final : public Before {
   const OutOperator& op_;
 };
 
+// An out= form that autograd cannot differentiate and, having no kernel for it, would let through.
+class RefuseGrad final : public c10::OperatorKernel {
+ public:
+  explicit RefuseGrad(const OutOperator& op) : op_(op) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const OutCall call(op_, *stack);
+    const auto is_constant = [](const Tensor& t) { return !t.requires_grad(); };
+    TORCH_CHECK(!at::GradMode::is_enabled() || call.all_tensors(is_constant), op_.name + 6,
+                "(): functions with out=... arguments don't support automatic differentiation, "
+                "but one of the arguments requires grad.");
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+  }
+
+ private:
+  const OutOperator& op_;
+};
+
 template <bool batched>
 class CheckDtypes final : public Before {
  public:
@@ -559,6 +580,11 @@ void install() {
   for (const OutOperator& op : kOutOperators) {
     stand_before<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload, op);
     stand_before<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);
+    if (op.out_dtype >= 0) {
+      const std::string name = std::string(op.name) + "." + op.overload;
+      autograd.impl(name.c_str(),
+                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RefuseGrad>(op)));
+    }
   }
   stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm", "");
   stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm_", "");
