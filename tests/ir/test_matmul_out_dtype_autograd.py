@@ -75,27 +75,36 @@ def reference(name, cpu):
 def test_gradients_of_mm_are_one_dot_each_and_one_rounding():
     a, b, g = leaf(random(4, 8)), leaf(random(8, 6)), random(4, 6, dtype=f32).to(DEVICE)
     torch.mm(a, b, out_dtype=f32).backward(g)
-    assert_expected_inline(ir(a.grad), """\
+    assert_expected_inline(
+        ir(a.grad),
+        """\
 %0 = bf16[8,6] xla::device_data()
 %1 = f32[4,6] xla::device_data()
 %2 = f32[4,8] xla::dot_general(%1, %0)
 %3 = bf16[4,8] xla::cast(%2)
 return %3
-""")
-    assert_expected_inline(ir(b.grad), """\
+""",
+    )
+    assert_expected_inline(
+        ir(b.grad),
+        """\
 %0 = f32[4,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = f32[8,6] xla::dot_general(%1, %0)
 %3 = bf16[8,6] xla::cast(%2)
 return %3
-""")
-    assert_expected_inline(hlo(b.grad), """\
+""",
+    )
+    assert_expected_inline(
+        hlo(b.grad),
+        """\
 %0 = bf16[4,8] parameter(1)
 %1 = f32[4,6] parameter(0)
 %2 = f32[8,6] dot(%0, %1), lhs_contracting_dims={0}, rhs_contracting_dims={0}
 %3 = bf16[8,6] convert(%2)
 ROOT %4 = (bf16[8,6]) tuple(%3)
-""")
+""",
+    )
 
 
 @fails_on_stock
@@ -103,22 +112,28 @@ def test_gradients_for_leaves_with_a_wide_grad_dtype_have_no_cast():
     a, b = leaf(random(4, 8), f32), leaf(random(8, 6), f32)
     torch.mm(a, b, out_dtype=f32).backward(random(4, 6, dtype=f32).to(DEVICE))
     assert a.grad.dtype == b.grad.dtype == f32
-    assert_expected_inline(ir(a.grad, b.grad), """\
+    assert_expected_inline(
+        ir(a.grad, b.grad),
+        """\
 %0 = bf16[8,6] xla::device_data()
 %1 = f32[4,6] xla::device_data()
 %2 = f32[4,8] xla::dot_general(%1, %0)
 %3 = bf16[4,8] xla::device_data()
 %4 = f32[8,6] xla::dot_general(%3, %1)
 return %2, %4
-""")
-    assert_expected_inline(hlo(a.grad, b.grad), """\
+""",
+    )
+    assert_expected_inline(
+        hlo(a.grad, b.grad),
+        """\
 %0 = f32[4,6] parameter(1)
 %1 = bf16[8,6] parameter(0)
 %2 = f32[4,8] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
 %3 = bf16[4,8] parameter(2)
 %4 = f32[8,6] dot(%3, %0), lhs_contracting_dims={0}, rhs_contracting_dims={0}
 ROOT %5 = (f32[4,8], f32[8,6]) tuple(%2, %4)
-""")
+""",
+    )
 
 
 @fails_on_stock
@@ -478,7 +493,9 @@ def test_sharded_operands():
 def test_plain_products_have_stock_gradients():
     a, b = leaf(random(4, 8)), leaf(random(8, 6))
     torch.mm(a, b).backward(random(4, 6).to(DEVICE))
-    assert_expected_inline(ir(a.grad, b.grad), """\
+    assert_expected_inline(
+        ir(a.grad, b.grad),
+        """\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[6,8] aten::permute(%0)
 %2 = bf16[4,6] xla::device_data()
@@ -487,4 +504,5 @@ def test_plain_products_have_stock_gradients():
 %5 = bf16[8,4] aten::permute(%4)
 %6 = bf16[8,6] aten::mm(%5, %2)
 return %3, %6
-""")
+""",
+    )
