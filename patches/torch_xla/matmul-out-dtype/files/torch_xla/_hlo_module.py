@@ -76,9 +76,7 @@ def _shape(operand: Operand) -> bytes:
     element_type = _PRIMITIVE_TYPES.get(operand.dtype)
     if element_type is None:
         known = ", ".join(map(str, _PRIMITIVE_TYPES))
-        raise TypeError(
-            f"expected a convolution of one of {known}, but found {operand.dtype}. Convert the operand first"
-        )
+        raise TypeError(f"expected an operand of one of {known}, but found {operand.dtype}. Convert it first")
     return message((2, element_type), (3, operand.sizes), (6, [0] * rank), (5, layout))
 
 

@@ -116,7 +116,7 @@ def _dot_general_backward(ctx, grad):
 
 
 # Where torch.compile executes lazy tensors this runs under dynamo, which is not to trace it.
-set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
+set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def install() -> None:

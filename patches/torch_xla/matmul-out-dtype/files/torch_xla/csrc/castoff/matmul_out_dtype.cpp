@@ -152,10 +152,10 @@ Tensor add_scaled(const Tensor& self, const Tensor& product, const Scalar& beta,
   }
   const Tensor scaled = times(product, in_dtype_of(alpha, dtype));
   const Scalar factor = in_dtype_of(beta, dtype);
-  if (factor.equal(0))
-    return at::GradMode::is_enabled() && self.requires_grad()
-               ? at::_ops::add_Tensor::call(scaled, zeros_of(self, dtype), 1)
-               : scaled;
+  if (factor.equal(0)) {
+    const bool needs_gradient = at::GradMode::is_enabled() && self.requires_grad();
+    return needs_gradient ? at::_ops::add_Tensor::call(scaled, zeros_of(self, dtype), 1) : scaled;
+  }
   const Tensor wide = self.scalar_type() == dtype ? self : widen(self, dtype);
   return at::_ops::add_Tensor::call(scaled, times(wide, factor), 1);
 }
