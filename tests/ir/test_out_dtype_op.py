@@ -544,6 +544,22 @@ def test_compiled_with_gradients(name):
 
 
 @fails_on_stock
+def test_compiled_for_dynamic_sizes_with_gradients():
+    torch._dynamo.reset()
+    case, w = PRODUCTS["conv2d"], leaf(random(6, 4, 3, 3))
+    compiled = torch.compile(lambda x, w: out_dtype(case.op, f32, x, w), backend="openxla", dynamic=True)
+    for batch in (2, 3):
+        w.grad = None
+        x, exact = random(batch, 4, 9, 8), w.detach().cpu().double().requires_grad_()
+        result = compiled(x.to(DEVICE), w)
+        result.sum().backward()
+        expected = torch.nn.functional.conv2d(x.double(), exact)
+        expected.sum().backward()
+        check(result, expected)
+        check(w.grad, exact.grad)
+
+
+@fails_on_stock
 def test_compiled_integers():
     a, b = random(4, 8, dtype=s8), random(8, 6, dtype=s8)
     compiled = torch.compile(lambda a, b: out_dtype(aten.mm.default, s32, a, b), backend="openxla", fullgraph=True)
