@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Optional
 
 import torch
+from torch import _castoff
 from torch._C import DispatchKey
 from torch._higher_order_ops.out_dtype import out_dtype, out_dtype_dense
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -144,7 +145,9 @@ def _autograd_xla(op, dtype, *args):
 
 
 def install() -> None:
-    """Put the topic in force, once."""
+    """Put the topic in force, once; not without matmul-out-dtype, whose products it is made of."""
+    if not _castoff.enabled("matmul-out-dtype"):
+        return
     _convolution.install()
     if DispatchKey.XLA not in out_dtype.py_kernels:
         out_dtype.py_impl(DispatchKey.XLA)(_xla)
