@@ -12,16 +12,19 @@ from . import _castoff
 
 __all__ = ["install"]
 
+#: Without grad-dtype no weight can ask for anything; the other two have the operators that answer.
+_NEEDS = ("grad-dtype", "matmul-out-dtype", "out-dtype-op")
+
 _installed = False
 
 
 def install() -> None:
     """Register the kernels, once, above those that torch and torch_xla registered.
 
-    Without the topic grad-dtype no weight can ask for anything, and nothing is done.
+    Where a topic that they need is switched off, nothing is done: the engine casts, as without this topic.
     """
     global _installed
-    if _installed or not _torch_castoff.enabled("grad-dtype"):
+    if _installed or not all(map(_torch_castoff.enabled, _NEEDS)):
         return
     torch_half = _torch_castoff.library()
     torch_half.castoff_grad_dtype_tensors_in_use.restype = ctypes.c_void_p
