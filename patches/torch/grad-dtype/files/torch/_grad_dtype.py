@@ -27,6 +27,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 _get = _function("get", ctypes.c_int, ctypes.c_void_p)
+_demanded = _function("demanded", ctypes.c_int, ctypes.c_void_p)
 _of_output = _function("of_output", ctypes.c_int, ctypes.c_void_p)
 _set = _function("set", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 _assign = _function("assign", None, ctypes.c_void_p, ctypes.c_void_p)
@@ -140,6 +141,18 @@ def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
         return
     if real.is_leaf and fake.is_leaf and is_set(real):
         _set(fake._cdata, _get(real._cdata))
+
+
+def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
+    """``detached``, a leaf whose gradient will be handed on to ``tensor``, gets it in the dtype wanted there.
+
+    Reentrant checkpointing makes such a leaf of every input of the checkpointed function.
+    """
+    if not _ENABLED or not detached.requires_grad:
+        return
+    code = _demanded(tensor._cdata)
+    if code != _OF_TENSOR:
+        _set(detached._cdata, code)
 
 
 def cast_proxy(tracer: Any, grad: Any, variable: torch.Tensor) -> Any:

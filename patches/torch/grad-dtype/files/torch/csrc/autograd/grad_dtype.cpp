@@ -396,6 +396,16 @@ GradDtype of_output(const at::Tensor& output) {
              : GradDtype::exactly(output.scalar_type());
 }
 
+GradDtype demanded(const at::Tensor& tensor) {
+  if (!engine_in_use() || !tensor.requires_grad()) {
+    return GradDtype::of_tensor();
+  }
+  const auto demand = demand_behind(impl::gradient_edge(tensor));
+  const auto wanted = demand ? recorded_in(demand->metadata) : GradDtype::of_tensor();
+  const bool own = !wanted.is_any() && wanted.dtype() == tensor.scalar_type();
+  return own ? GradDtype::of_tensor() : wanted;
+}
+
 const Node& demanding_node(const Edge& edge) {
   const auto demand = demand_behind(edge);
   return demand ? demand->node : *edge.function;
