@@ -17,9 +17,9 @@ import torch_xla.core.xla_model as xm
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
 from ir_text import ir
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+dropout = torch.nn.functional.dropout
 DEVICE = torch_xla.device()
 bf16, f32 = torch.bfloat16, torch.float32
 
@@ -88,7 +88,7 @@ def test_dropout_has_the_same_mask_again(kind, step_between):
     masks = []
     for _ in range(2):
         x.grad = None
-        y = kind(F.dropout, x)
+        y = kind(dropout, x)
         if step_between:
             torch_xla.sync()
         y.sum().backward()
@@ -106,7 +106,7 @@ def test_random_numbers_after_the_backward_pass_are_new(kind):
     for use in (kind, lambda function, x: function(x)):
         x = torch.ones(8, 8, device=DEVICE, requires_grad=True)
         torch_xla.manual_seed(5)
-        use(F.dropout, x).sum().backward()
+        use(dropout, x).sum().backward()
         states.append(xm.get_rng_state())
     assert states[0] == states[1] != 5
 
@@ -115,7 +115,7 @@ def test_random_numbers_after_the_backward_pass_are_new(kind):
 @torchs_two
 def test_preserve_rng_state_false_draws_again(kind):
     x = torch.ones(64, 64, device=DEVICE, requires_grad=True)
-    y = kind(F.dropout, x, preserve_rng_state=False)
+    y = kind(dropout, x, preserve_rng_state=False)
     y.sum().backward()
     assert not torch.equal(x.grad.cpu(), y.detach().cpu())
 
@@ -177,7 +177,7 @@ def test_sequential(kind):
 @fails_on_stock
 def test_twice_nested():
     x = torch.ones(16, 16, device=DEVICE, requires_grad=True)
-    inner = lambda x: non_reentrant(F.dropout, x) * 2  # noqa: E731
+    inner = lambda x: non_reentrant(dropout, x) * 2  # noqa: E731
     y = non_reentrant(inner, x)
     y.sum().backward()
     assert torch.equal(x.grad.cpu(), y.detach().cpu())
@@ -268,6 +268,7 @@ def run(program, **environment):
 TWO_DEVICES = """
 import threading
 import torch, torch_xla
+from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 xla = torch.xla
 assert xla.device_count() == 2 and xla.current_device() == 0
@@ -288,7 +289,7 @@ except KeyError:
 for reentrant in (True, False):
     x = torch.ones(64, 64, device="xla:1", requires_grad=True)
     xla.manual_seed_all(3)
-    y = checkpoint(F.dropout, x, use_reentrant=reentrant)
+    y = checkpoint(dropout, x, use_reentrant=reentrant)
     y.sum().backward()
     assert torch.equal(x.grad.cpu(), y.detach().cpu())
 """
