@@ -151,7 +151,7 @@ def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
     if not _ENABLED or not detached.requires_grad:
         return
     code = _demanded(tensor._cdata)
-    if code != _OF_TENSOR:
+    if code != _OF_TENSOR and _DTYPE.get(code) != tensor.dtype:
         _set(detached._cdata, code)
 
 

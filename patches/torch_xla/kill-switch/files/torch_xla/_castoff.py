@@ -22,6 +22,8 @@ __all__ = ["TOPICS", "library"]
 TOPICS = {
     "checkpoint-on-xla": "_device_module",
     "matmul-out-dtype": "_matmul_out_dtype",
+    "out-dtype-op": "_out_dtype_op",
+    "wide-weight-grad": "_wide_weight_grad",
 }
 
 _HERE = Path(__file__).resolve().parent

@@ -99,9 +99,9 @@ void declare_output(const at::Tensor& output, GradDtype wanted);
 // What the node of a non-leaf wants its gradient to be: never of_tensor().
 GradDtype of_output(const at::Tensor& output);
 
-// What the engine makes of a gradient for `tensor`, where that is not the tensor's own dtype: what
-// a leaf, or the leaf or node behind views, asks for. Else of_tensor().
-GradDtype demanded(const at::Tensor& tensor);
+// The dtype that the gradient that travels `edge` will have behind the engine; of_tensor() where
+// the tensor's own says it. An operator that can make a gradient in that dtype asks for it here.
+GradDtype demanded_over(const Edge& edge);
 
 // The node that says what dtype the gradient that travels `edge` has: edge's own, or one behind the
 // views that it leads to.
