@@ -143,6 +143,12 @@ def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
         _set(fake._cdata, _get(real._cdata))
 
 
+def copy_to_functional(leaf: torch.Tensor, functional: torch.Tensor) -> None:
+    """What AOTAutograd differentiates in place of ``leaf`` takes over its grad_dtype."""
+    if _ENABLED and leaf.is_leaf and is_set(leaf):
+        _set(functional._cdata, _get(leaf._cdata))
+
+
 def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
     """``detached``, a leaf whose gradient will be handed on to ``tensor``, gets it in the dtype wanted there.
 
