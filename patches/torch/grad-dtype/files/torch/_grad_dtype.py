@@ -27,6 +27,9 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 
 
 _get = _function("get", ctypes.c_int, ctypes.c_void_p)
+_declare = _function("declare", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
+_demanded = _function("demanded", ctypes.c_int, ctypes.c_void_p)
+_tensors_in_use = ctypes.c_int64.from_address(_function("tensors_in_use", ctypes.c_void_p)())
 _of_output = _function("of_output", ctypes.c_int, ctypes.c_void_p)
 _set = _function("set", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 _assign = _function("assign", None, ctypes.c_void_p, ctypes.c_void_p)
@@ -134,12 +137,65 @@ def is_set(tensor: torch.Tensor) -> bool:
     return _get(tensor._cdata) != _OF_TENSOR
 
 
+def reset(tensor: torch.Tensor) -> None:
+    """Make ``tensor.grad_dtype`` what it was before it was set: the tensor's own dtype, whichever it becomes."""
+    if is_set(tensor):
+        _set(tensor._cdata, _OF_TENSOR)
+
+
 def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
     """A fake tensor takes over the grad_dtype of the plain leaf that it stands for."""
     if not _ENABLED or type(real) not in (torch.Tensor, torch.nn.Parameter):
         return
     if real.is_leaf and fake.is_leaf and is_set(real):
         _set(fake._cdata, _get(real._cdata))
+
+
+def copy_to_functional(leaf: torch.Tensor, functional: torch.Tensor) -> None:
+    """What AOTAutograd differentiates in place of ``leaf``, not a leaf itself, takes over its grad_dtype."""
+    if _ENABLED and functional.grad_fn is not None and leaf.is_leaf and is_set(leaf):
+        _declare(functional._cdata, _get(leaf._cdata))
+
+
+def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
+    """``detached``, a leaf whose gradient will be handed on to ``tensor``, gets it in the dtype wanted there.
+
+    Reentrant checkpointing makes such a leaf of every input of the checkpointed function.
+    """
+    if not _ENABLED or not detached.requires_grad:
+        return
+    code = _demanded(tensor._cdata)
+    if code != _OF_TENSOR and _DTYPE.get(code) != tensor.dtype:
+        _set(detached._cdata, code)
+
+
+def in_use() -> bool:
+    """Whether any tensor has a grad_dtype."""
+    return _ENABLED and _tensors_in_use.value != 0
+
+
+def demanded(tensor: torch.Tensor) -> Optional[torch.dtype]:
+    """The dtype that the engine gives to a gradient of ``tensor``, seen through views; None for as it comes."""
+    code = _demanded(tensor._cdata) if tensor.requires_grad else _OF_TENSOR
+    return tensor.dtype if code == _OF_TENSOR else _DTYPE.get(code)
+
+
+# Those of csrc/autograd/view_nodes.cpp that torch's operators leave in the graphs that AOTAutograd traces.
+_VIEW_NODES = frozenset(
+    f"{name}Backward0"
+    for name in (
+        *("Alias", "AsStrided", "Diagonal", "Expand", "Permute", "ReshapeAlias", "Select", "Slice", "Split"),
+        *("SplitWithSizes", "Squeeze", "T", "Transpose", "Unbind", "Unfold", "UnsafeView", "Unsqueeze", "View"),
+    )
+) | {"SqueezeBackward1", "SqueezeBackward2"}
+
+
+def hands_on(node: torch.autograd.graph.Node) -> bool:
+    """Whether AOTAutograd has to keep its hooks, which only tell stack traces, off ``node``.
+
+    The gradient of a view that someone looks at has the view's dtype.
+    """
+    return in_use() and node.name() in _VIEW_NODES
 
 
 def cast_proxy(tracer: Any, grad: Any, variable: torch.Tensor) -> Any:

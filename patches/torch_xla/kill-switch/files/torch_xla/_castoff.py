@@ -20,6 +20,7 @@ __all__ = ["TOPICS", "library"]
 #: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
 #: belongs to a topic that is not in this build.
 TOPICS = {
+    "checkpoint-on-xla": "_device_module",
     "matmul-out-dtype": "_matmul_out_dtype",
     "out-dtype-op": "_out_dtype_op",
     "wide-weight-grad": "_wide_weight_grad",

@@ -109,6 +109,11 @@ extern "C" C10_EXPORT int castoff_grad_dtype_of_output(c10::TensorImpl* impl) {
   return gd::of_output(gd::borrowed(impl)).code();
 }
 
+// The same for what the engine makes of a gradient for the tensor, which requires one.
+extern "C" C10_EXPORT int castoff_grad_dtype_demanded(c10::TensorImpl* impl) {
+  return gd::demanded_over(torch::autograd::impl::gradient_edge(gd::borrowed(impl))).code();
+}
+
 // nullptr, or why it could not be declared (valid until this thread's next call).
 extern "C" C10_EXPORT const char* castoff_grad_dtype_declare(c10::TensorImpl* impl, int code) {
   return gd::error_of([&] {

@@ -1,0 +1,78 @@
+"""``torch_xla.amp.wide_grads``: float32 gradients for all reduced-precision parameters of a module."""
+
+import sys
+
+import torch
+from torch import _castoff as _torch_castoff
+from torch import _grad_dtype
+
+__all__ = ["wide_grads"]
+
+
+def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enabled: bool = True) -> list[str]:
+    """Let the bfloat16 and float16 parameters of ``module`` have gradients in ``dtype``.
+
+    Sets ``grad_dtype`` of each, those of submodules included; a parameter that has several names is one.
+    On XLA the backward pass then makes these gradients in float32 from its own operands and adds them to
+    ``.grad`` with no cast in between. Parameters of other dtypes are left alone. Calling it again changes nothing.
+
+    Args:
+        module: its parameters may be on any device, and trainable or not.
+        dtype: torch.float32 or torch.float64.
+        enabled: False takes it back: gradients have their parameter's own dtype again.
+
+    Returns:
+        The names of the parameters whose grad_dtype changed.
+
+    Raises:
+        TypeError: ``module`` is no module.
+        ValueError: ``dtype`` is another one.
+        RuntimeError: a parameter has a ``.grad`` of another dtype; then nothing has changed. Or the topics
+            grad-dtype and wide-weight-grad are switched off.
+
+    Call it when the parameters are on their device, in their dtype. In-place changes (``module.bfloat16()``,
+    ``p.data = …``) keep a parameter's grad_dtype, with the dtype that was set. ``module.to("xla")`` from
+    another device makes new parameters, which have none, and raises if there are gradients of another dtype
+    than the parameter's; ``module.to(dtype)`` also casts the gradients that are there. Call ``zero_grad()``
+    before either, and this after it.
+
+    What torch.compile compiled before has the old gradient dtypes in it, so it is forgotten if any changed.
+    """
+    _check(module, dtype)
+    named = {name: p for name, p in module.named_parameters() if p.dtype in (torch.bfloat16, torch.float16)}
+    wanted = {name: dtype if enabled else p.dtype for name, p in named.items()}
+    changed = [name for name, p in named.items() if p.grad_dtype != wanted[name]]
+    _check_gradients(named, wanted, changed)
+    for name in changed:
+        if enabled:
+            named[name].grad_dtype = dtype
+        else:
+            _grad_dtype.reset(named[name])
+    if changed and "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    return changed
+
+
+def _check(module: object, dtype: object) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, found {type(module).__name__}")
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"expected torch.float32 or torch.float64 as dtype, found {dtype}")
+    if not (_torch_castoff.enabled("grad-dtype") and _torch_castoff.enabled("wide-weight-grad")):
+        raise RuntimeError(
+            "wide_grads needs the topics grad-dtype and wide-weight-grad, and CASTOFF_DISABLE has switched one "
+            "of them off in this process"
+        )
+
+
+def _check_gradients(named: dict, wanted: dict, changed: list[str]) -> None:
+    found = [
+        f"{name} ({named[name].grad.dtype})"
+        for name in changed
+        if named[name].grad is not None and named[name].grad.dtype != wanted[name]
+    ]
+    if found:
+        raise RuntimeError(
+            f"expected no gradients, or gradients of dtype {wanted[changed[0]]}, found {', '.join(found)}; call "
+            "module.zero_grad(set_to_none=True) first"
+        )
