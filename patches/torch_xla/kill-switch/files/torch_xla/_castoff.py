@@ -20,7 +20,9 @@ __all__ = ["TOPICS", "library"]
 #: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
 #: belongs to a topic that is not in this build.
 TOPICS = {
+    "amp-on-cpu": "_amp_on_cpu",
     "matmul-out-dtype": "_matmul_out_dtype",
+    "mixed-operands": "_mixed_operands",
 }
 
 _HERE = Path(__file__).resolve().parent

@@ -27,11 +27,15 @@ inline bool is_bare_xla(const at::Tensor& t) {
              .highestPriorityTypeId() == c10::DispatchKey::XLA;
 }
 
-// The dtype of what an XLA tensor holds. torch_xla's FSDP swaps a parameter's data for its shard in
-// compute_dtype beneath the tensor, which goes on to declare the parameter's dtype; a copy does
-// not.
+// What an XLA tensor holds, under its true dtype. torch_xla's FSDP swaps a parameter's data for its
+// shard in compute_dtype beneath the tensor, which goes on to declare the parameter's dtype; a copy
+// does not.
+inline at::Tensor held(const at::Tensor& t) {
+  return at::_ops::detach_copy::redispatch(kXla, t);
+}
+
 inline at::ScalarType held_dtype(const at::Tensor& t) {
-  return at::_ops::detach_copy::redispatch(kXla, t).scalar_type();
+  return held(t).scalar_type();
 }
 
 // A kernel that can hand its call on to the one that was there before.
