@@ -24,8 +24,7 @@ import torch_xla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FLAGS = "--xla_cpu_use_xnnpack=false"
-INSIDE = os.environ.get("XLA_FLAGS", "") == FLAGS
+INSIDE = "CASTOFF_PROPERTIES" in os.environ
 DEVICE = torch_xla.device()
 SIZE = 4  # every tensor is SIZE x SIZE
 bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
@@ -422,7 +421,8 @@ def test_bounds_are_not_loose():
 def test_in_a_process_of_its_own(functionalization):
     environment = {
         **os.environ,
-        "XLA_FLAGS": FLAGS,
+        "CASTOFF_PROPERTIES": "1",
+        "XLA_FLAGS": "--xla_cpu_use_xnnpack=false",
         "XLA_DISABLE_FUNCTIONALIZATION": "0" if functionalization == "on" else "1",
     }
     done = subprocess.run(

@@ -7,6 +7,7 @@
 //
 // Judged is what the operands hold, as torch_xla's FSDP leaves declared dtypes stale.
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <torch/library.h>
@@ -37,10 +38,17 @@ bool takes_part(const Tensor& t) {
          !t.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+// einsum is met above functionalization; a fake tensor declares what it holds.
+Tensor held(const Tensor& t) {
+  namespace functional = at::functionalization::impl;
+  const Tensor bare = functional::isFunctionalTensor(t) ? functional::from_functional_tensor(t) : t;
+  return castoff::is_bare_xla(bare) ? castoff::held(bare) : bare;
+}
+
 Tensor cast(const Tensor& t, ScalarType dtype) {
-  const Tensor held = t.is_xla() ? castoff::held(t) : t;
-  if (held.scalar_type() == dtype) return t;
-  return at::_ops::_to_copy::call(held, dtype, std::nullopt, std::nullopt, std::nullopt,
+  const Tensor source = held(t);
+  if (source.scalar_type() == dtype) return t;
+  return at::_ops::_to_copy::call(source, dtype, std::nullopt, std::nullopt, std::nullopt,
                                   /*non_blocking=*/false, std::nullopt);
 }
 
@@ -62,9 +70,9 @@ class Call {
   }
 
   std::vector<Tensor> held_operands() const {
-    std::vector<Tensor> held;
-    each_operand([&](const Tensor& t) { held.push_back(t.is_xla() ? castoff::held(t) : t); });
-    return held;
+    std::vector<Tensor> operands;
+    each_operand([&](const Tensor& t) { operands.push_back(held(t)); });
+    return operands;
   }
 
   void cast_operands(ScalarType dtype) {
@@ -355,10 +363,12 @@ void install() {
                                      Operator{"aten::addmm", ""},
                                      Operator{"aten::bmm", ""},
                                      Operator{"aten::dot", ""},
-                                     Operator{"aten::einsum", ""},
                                      Operator{"aten::mm", ""},
                                      Operator{"aten::mv", ""},
                                  });
+  torch::Library& autograd =
+      castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
+  castoff::stand_before<Product>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
   stand_before_all<IndexPut>(xla, std::array{
                                       Operator{"aten::_index_put_impl_", ""},
                                       Operator{"aten::index_put_", ""},
