@@ -91,8 +91,39 @@ def test_linear():
     with autocast(DEVICE):
         y = F.linear(x, w, b)
     assert y.dtype is bf16
-    assert_expected_inline(ir(y), "")
-    assert_expected_inline(hlo(y), "")
+    assert_expected_inline(
+        ir(y),
+        """\
+%0 = f32[3] xla::device_data()
+%1 = bf16[3] xla::cast(%0)
+%2 = f32[3,5] xla::device_data()
+%3 = bf16[3,5] xla::cast(%2)
+%4 = bf16[5,3] aten::permute(%3)
+%5 = f32[4,5] xla::device_data()
+%6 = bf16[4,5] xla::cast(%5)
+%7 = bf16[4,3] aten::addmm(%6, %4, %1)
+return %7
+""",
+    )
+    assert_expected_inline(
+        hlo(y),
+        """\
+%0 = f32[4,5] parameter(2)
+%1 = bf16[4,5] convert(%0)
+%2 = f32[3,5] parameter(1)
+%3 = bf16[3,5] convert(%2)
+%4 = bf16[5,3] transpose(%3), dimensions={1,0}
+%5 = bf16[4,3] dot(%1, %4), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+%6 = f32[3] parameter(0)
+%7 = bf16[3] convert(%6)
+%8 = bf16[1,3] reshape(%7)
+%9 = bf16[1,3] broadcast(%8), dimensions={0,1}
+%10 = bf16[3] reshape(%9)
+%11 = bf16[4,3] broadcast(%10), dimensions={1}
+%12 = bf16[4,3] add(%5, %11)
+ROOT %13 = (bf16[4,3]) tuple(%12)
+""",
+    )
     expected = F.linear(*(t.cpu().bfloat16().double() for t in (x, w, b)))
     magnitude = F.linear(*(t.cpu().double().abs() for t in (x, w, b)))
     # one rounding of the product, one of the sum

@@ -354,6 +354,8 @@ void install() {
   stand_before_all<Refuse>(xla, std::array{
                                     Operator{"aten::_cdist_forward", ""},
                                     Operator{"aten::masked_scatter", ""},
+                                    Operator{"aten::nll_loss2d_forward", ""},
+                                    Operator{"aten::nll_loss_forward", ""},
                                     Operator{"aten::scatter", "reduce"},
                                     Operator{"aten::scatter", "src"},
                                     Operator{"aten::scatter_add", ""},
