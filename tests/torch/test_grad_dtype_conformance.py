@@ -19,14 +19,6 @@ UPSTREAM = torch.__version__ >= (2, 10)
 UPSTREAM_REFUSES_NON_LEAVES = UPSTREAM and torch.__version__ < (2, 14)
 
 
-@pytest.fixture(params=["cpu", "xla"])
-def device(request):
-    if request.param == "cpu":
-        return torch.device("cpu")
-    torch_xla = pytest.importorskip("torch_xla", reason="torch_xla is not in this environment")
-    return torch_xla.device()
-
-
 @pytest.fixture
 def leaf(device):
     def make(*size, dtype=F32):

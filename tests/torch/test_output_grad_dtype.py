@@ -8,35 +8,16 @@ import weakref
 
 import pytest
 import torch
+from gradients import Wide, compiled_autograd
 
 BF16, F16, F32, F64, C64 = torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64
 EXACT = torch.tensor(1.01).item()  # in float32; bfloat16 rounds it
 ROUNDED = torch.tensor(1.01, dtype=BF16).item()
 
 
-@pytest.fixture(params=["cpu", "xla"])
-def device(request):
-    if request.param == "cpu":
-        return torch.device("cpu")
-    return pytest.importorskip("torch_xla").device()
-
-
 @pytest.fixture
 def leaf(device):
     return lambda *shape: torch.ones(shape or (2, 3), device=device, dtype=BF16, requires_grad=True)
-
-
-class Wide(torch.autograd.Function):
-    """A float32 gradient of 1.01 times the incoming one, whatever the dtype of its input."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.shape = x.shape
-        return x.float().sum()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full(ctx.shape, 1.01, device=grad.device) * grad
 
 
 def declared(*dtypes, with_setup=False, formula=None):
@@ -714,7 +695,6 @@ class TestCompile:
     )
     def test_compiled_autograd(self, backend, view):
         """Its cache, too, tells the declarations apart."""
-        from torch._dynamo import compiled_autograd
 
         class Declared(torch.autograd.Function):
             @staticmethod
@@ -731,7 +711,7 @@ class TestCompile:
         for dtype in (F32, None, BF16, F32):
             x.grad = None
             loss = Wide.apply(view(Declared.apply(x, dtype)))
-            with compiled_autograd._enable(lambda graph: torch.compile(graph, backend=backend)):
+            with compiled_autograd(backend):
                 loss.backward()
             expected = ROUNDED + 2 if dtype is BF16 else torch.tensor(1.01).add(1).item()
             expected = torch.tensor(expected, dtype=BF16 if dtype is BF16 else F32).item()

@@ -10,16 +10,10 @@ import weakref
 
 import pytest
 import torch
+from gradients import Wide
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 LEAF = "torch::autograd::AccumulateGrad"
-
-
-@pytest.fixture(params=["cpu", "xla"])
-def device(request):
-    if request.param == "cpu":
-        return torch.device("cpu")
-    return pytest.importorskip("torch_xla").device()
 
 
 @pytest.fixture
@@ -30,19 +24,6 @@ def leaf(device):
 @pytest.fixture
 def record():
     return torch.autograd.graph.record_implicit_casts
-
-
-class Wide(torch.autograd.Function):
-    """A float32 gradient, whatever the dtype of its input."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.shape = x.shape
-        return x.float().sum()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return torch.full(ctx.shape, 1.01, device=grad.device) * grad
 
 
 @pytest.mark.fails_on_stock

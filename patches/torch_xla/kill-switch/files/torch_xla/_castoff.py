@@ -20,8 +20,10 @@ __all__ = ["TOPICS", "library"]
 #: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
 #: belongs to a topic that is not in this build.
 TOPICS = {
+    "amp-on-cpu": "_amp_on_cpu",
     "checkpoint-on-xla": "_device_module",
     "matmul-out-dtype": "_matmul_out_dtype",
+    "mixed-operands": "_mixed_operands",
     "out-dtype-op": "_out_dtype_op",
     "wide-weight-grad": "_wide_weight_grad",
 }

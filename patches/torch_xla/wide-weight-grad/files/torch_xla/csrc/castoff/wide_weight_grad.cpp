@@ -1,4 +1,4 @@
-#include <torch_xla/csrc/castoff/quiet_override.h>
+#include <torch_xla/csrc/castoff/kernels.h>
 #include <torch_xla/csrc/castoff/wide_weight_grad.h>
 
 #include <torch/csrc/autograd/variable.h>
@@ -118,10 +118,9 @@ Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contra
 namespace {
 
 void install() {
-  const castoff::QuietOverride quiet;
-  // Registrations last as long as the process does.
-  auto& library = *new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA,
-                                      __FILE__, __LINE__);
+  const ::castoff::QuietOverride quiet;
+  torch::Library& library =
+      ::castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   register_matmuls(library);
   register_einsum(library);
   register_embedding(library);

@@ -1,0 +1,450 @@
+"""Operators on XLA whose operands have different float dtypes: patches/torch_xla/mixed-operands.
+
+torch's CPU kernels are the reference: what they promote comes back in the same dtype, what they refuse is
+refused at the call, unless torch_xla lowers it truthfully.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import product
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+NAMES = {"bf16": bf16, "f16": f16, "f32": f32, "f64": f64}
+INDEX = torch.tensor([[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 1, 0]])
+ROWS = torch.tensor([0, 2, 1])
+CLASSES = torch.tensor([0, 2, 1, 4])
+MASK = torch.tensor([[True, False, True, False, True]] * 4)
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def at(constant, tensor):
+    return constant.to(tensor.device)
+
+
+def in_place(name):
+    def call(a, *others):
+        return getattr(a * 1, name)(*others)
+
+    return call
+
+
+def foreach(name):
+    return lambda a, b: getattr(torch, f"_foreach_{name}")([a, a], [b, b])[0]
+
+
+def foreach_in_place(name, **numbers):
+    def call(a, *others):
+        targets = [a * 1, a * 2]
+        getattr(torch, f"_foreach_{name}_")(targets, *([t, t] for t in others), **numbers)
+        return targets[0]
+
+    return call
+
+
+def assigned(index):
+    def call(a, b):
+        a = a * 1
+        a[at(index, a) if isinstance(index, torch.Tensor) else index] = b
+        return a
+
+    return call
+
+
+def batch_norm(training):
+    def call(x, mean, variance, w, b):
+        return F.batch_norm(x, mean * 1, variance.abs() + 1, w, b, training=training)
+
+    return call
+
+
+S = (4, 5)
+NORM = ((3, 4, 5), (4,), (4,), (4,), (4,))
+ATTENTION = ((2, 2, 4, 8),) * 3
+#: The usual training set: a name, the call and the shapes of its float operands.
+OPERATIONS = {
+    "add": (torch.add, S, S),
+    "add 0-d": (torch.add, S, ()),
+    "add_ 0-d": (in_place("add_"), S, ()),
+    "sub": (torch.sub, S, S),
+    "sub 0-d": (torch.sub, S, ()),
+    "mul": (torch.mul, S, S),
+    "mul 0-d": (torch.mul, S, ()),
+    "mul_": (in_place("mul_"), S, S),
+    "div": (torch.div, S, S),
+    "pow": (lambda a, b: torch.pow(a.abs() + 1, b), S, S),
+    "pow 0-d": (lambda a, b: torch.pow(a.abs() + 1, b), S, ()),
+    "atan2": (torch.atan2, S, S),
+    "atan2 0-d": (torch.atan2, S, ()),
+    "fmod": (torch.fmod, S, S),
+    "fmod 0-d": (torch.fmod, S, ()),
+    "remainder": (torch.remainder, S, S),
+    "remainder 0-d": (torch.remainder, S, ()),
+    "xlogy": (lambda a, b: torch.xlogy(a, b.abs() + 1), S, S),
+    "maximum": (torch.maximum, S, S),
+    "maximum 0-d": (torch.maximum, S, ()),
+    "minimum": (torch.minimum, S, S),
+    "clamp": (torch.clamp, S, S, S),
+    "clamp 0-d": (lambda a, b: torch.clamp(a, min=b), S, ()),
+    "clamp_min_": (in_place("clamp_min_"), S, S),
+    "where": (lambda a, b: torch.where(at(MASK, a), a, b), S, S),
+    "where 0-d": (lambda a, b: torch.where(at(MASK, a), a, b), S, ()),
+    "lerp": (torch.lerp, S, S, S),
+    "lerp 0-d": (torch.lerp, S, S, ()),
+    "addcmul": (torch.addcmul, S, S, S),
+    "addcmul_": (in_place("addcmul_"), S, S, S),
+    "addcdiv": (lambda a, b, c: torch.addcdiv(a, b, c.abs() + 1), S, S, S),
+    "cat": (lambda a, b: torch.cat([a, b]), S, S),
+    "stack": (lambda a, b: torch.stack([a, b]), S, S),
+    "copy_": (in_place("copy_"), S, S),
+    "x[rows] = y": (assigned(ROWS), S, (3, 5)),
+    "x[mask] = 0-d": (assigned(MASK), S, ()),
+    "x[1:4] = y": (assigned(slice(1, 4)), S, (3, 5)),
+    "index_put": (lambda a, b: a.index_put((at(ROWS, a),), b), S, (3, 5)),
+    "index_add": (lambda a, b: a.index_add(0, at(ROWS, a), b), S, (3, 5)),
+    "scatter": (lambda a, b: a.scatter(1, at(INDEX, a), b), S, (4, 3)),
+    "scatter_add": (lambda a, b: a.scatter_add(1, at(INDEX, a), b), S, (4, 3)),
+    "scatter_reduce": (lambda a, b: a.scatter_reduce(1, at(INDEX, a), b, "amax"), S, (4, 3)),
+    "masked_fill 0-d": (lambda a, b: a.masked_fill(at(MASK, a), b), S, ()),
+    "masked_scatter": (lambda a, b: a.masked_scatter(at(MASK, a), b), S, S),
+    "slice_scatter": (lambda a, b: torch.slice_scatter(a, b, 0, 1, 4), S, (3, 5)),
+    "mm": (torch.mm, (4, 5), (5, 3)),
+    "bmm": (torch.bmm, (2, 4, 5), (2, 5, 3)),
+    "mv": (torch.mv, (4, 5), (5,)),
+    "dot": (torch.dot, (5,), (5,)),
+    "matmul": (torch.matmul, (2, 4, 5), (5, 3)),
+    "addmm": (torch.addmm, (4, 3), (4, 5), (5, 3)),
+    "baddbmm": (torch.baddbmm, (2, 4, 3), (2, 4, 5), (2, 5, 3)),
+    "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), (4, 5), (5, 3)),
+    "linear": (F.linear, (4, 5), (3, 5)),
+    "linear with bias": (F.linear, (2, 4, 5), (3, 5), (3,)),
+    "conv1d": (F.conv1d, (2, 3, 8), (4, 3, 3)),
+    "conv2d with bias": (F.conv2d, (2, 3, 6, 6), (4, 3, 3, 3), (4,)),
+    "conv_transpose2d": (F.conv_transpose2d, (2, 3, 6, 6), (3, 4, 3, 3), (4,)),
+    "batch_norm, training": (batch_norm(True), *NORM),
+    "batch_norm, evaluation": (batch_norm(False), *NORM),
+    "instance_norm": (lambda x, w, b: F.instance_norm(x, weight=w, bias=b), (3, 4, 5), (4,), (4,)),
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (5,), w, b), S, (5,), (5,)),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (3, 4, 5), (4,), (4,)),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (5,), w), S, (5,)),
+    "attention": (F.scaled_dot_product_attention, *ATTENTION),
+    "attention with mask": (F.scaled_dot_product_attention, *ATTENTION, (4, 4)),
+    "cross_entropy": (lambda x, w: F.cross_entropy(x, at(CLASSES, x), weight=w.abs()), S, (5,)),
+    "cross_entropy of probabilities": (lambda x, p: F.cross_entropy(x, p.softmax(1)), S, S),
+    "nll_loss": (lambda x, w: F.nll_loss(x, at(CLASSES, x), weight=w.abs()), S, (5,)),
+    "mse_loss": (F.mse_loss, S, S),
+    "l1_loss": (F.l1_loss, S, S),
+    "smooth_l1_loss": (F.smooth_l1_loss, S, S),
+    "huber_loss": (F.huber_loss, S, S),
+    "bce": (lambda x, t: F.binary_cross_entropy(x.sigmoid(), t.sigmoid()), S, S),
+    "bce_with_logits": (lambda x, t: F.binary_cross_entropy_with_logits(x, t.sigmoid()), S, S),
+    "kl_div": (lambda x, t: F.kl_div(x.log_softmax(1), t.softmax(1), reduction="sum"), S, S),
+    "cdist": (torch.cdist, S, S),
+    "embedding_bag": (
+        lambda w, p: F.embedding_bag(at(INDEX, w), w, per_sample_weights=p, mode="sum"),
+        S,
+        (4, 3),
+    ),
+    "prelu": (F.prelu, (2, 5, 3), (5,)),
+    "_foreach_add_": (foreach_in_place("add"), S, S),
+    "_foreach_mul": (foreach("mul"), S, S),
+    "_foreach_maximum": (foreach("maximum"), S, S),
+    "_foreach_clamp_max": (foreach("clamp_max"), S, S),
+    "_foreach_addcdiv_": (foreach_in_place("addcmul", value=0.5), S, S, S),
+    "_foreach_lerp_": (foreach_in_place("lerp", weight=0.25), S, S),
+}
+
+#: What stock gets wrong: for these dtypes of the operands it declares what it does not compute, fails when the
+#: graph is compiled, refuses what torch promotes or promotes otherwise.
+WRONG_ON_STOCK = [
+    *product(("add 0-d", "sub 0-d", "pow 0-d", "atan2 0-d", "fmod 0-d"), ((bf16, f32), (f32, f64))),
+    *product(("remainder 0-d", "maximum 0-d", "clamp 0-d", "where 0-d"), ((bf16, f32), (f32, f64))),
+    *product(("pow", "atan2", "fmod", "remainder", "maximum", "minimum"), ((bf16, f16),)),
+    *product(("mse_loss", "smooth_l1_loss"), ((bf16, f16),)),
+    ("add_ 0-d", (bf16, f32)),
+    ("lerp 0-d", (bf16, bf16, f32)),
+    ("x[mask] = 0-d", (bf16, f32)),
+    ("remainder", (bf16, f32)),
+    ("xlogy", (f32, bf16)),
+    ("clamp", (bf16, f16, bf16)),
+    ("clamp_min_", (f32, bf16)),
+    ("where", (bf16, f32)),
+    ("addcmul", (bf16, f16, bf16)),
+    ("addcdiv", (f16, bf16, bf16)),
+    ("smooth_l1_loss", (bf16, f32)),
+    *product(("slice_scatter", "scatter", "scatter_add", "scatter_reduce"), ((bf16, f32), (f32, bf16))),
+    *product(("masked_scatter", "bce", "cdist", "nll_loss"), ((bf16, f32), (f32, bf16))),
+    *product(("_foreach_maximum", "_foreach_clamp_max"), ((bf16, f32), (f32, bf16))),
+    *product(("mm", "bmm", "mv", "dot", "matmul", "einsum", "linear", "conv1d"), ((bf16, f32), (f32, f64))),
+    ("addmm", (f32, bf16, f32)),
+    ("linear with bias", (bf16, f32, bf16)),
+    ("conv2d with bias", (bf16, f32, bf16)),
+    ("conv_transpose2d", (bf16, f32, f32)),
+    ("conv_transpose2d", (bf16, bf16, f32)),
+    ("instance_norm", (bf16, f32, f32)),
+    ("instance_norm", (f32, bf16, f32)),
+    *product(("batch_norm, training", "batch_norm, evaluation"), ((bf16, *[f32] * 4), (f32, *[bf16] * 4))),
+]
+#: Of a true dtype, but not of the CPU's, which returns the input's: torch_xla computes them step by step.
+OTHER_THAN_CPU = ("layer_norm", "group_norm")
+
+
+def operands(name, dtypes, device, grad=False):
+    _, *shapes = OPERATIONS[name]
+    tensors = []
+    for seed, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
+        numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        tensors.append(numbers.bfloat16().to(dtype).to(device).requires_grad_(grad))
+    return tensors
+
+
+def outcome(name, dtypes, device):
+    """The result of an operation, or the error at its call."""
+    try:
+        return OPERATIONS[name][0](*operands(name, dtypes, device))
+    except (RuntimeError, NotImplementedError) as error:
+        return error
+
+
+def check_truth(tensor):
+    """What a tensor on XLA declares is the dtype of its IR and of its HLO, and its graph compiles."""
+    text = torch_xla._XLAC._get_xla_tensors_text([tensor])
+    (root,) = (line for line in text.splitlines() if re.search(r"\bROOT=0", line))
+    assert NAMES[re.search(r" = \(?(\w+)\[", root)[1]] is tensor.dtype, "declared, IR"
+    lowered = torch_xla._XLAC._get_xla_tensors_hlo([tensor])
+    result = re.search(r"ROOT [^=]+ = \((\w+)\[", lowered[lowered.index("ENTRY") :])[1]
+    assert NAMES[result] is tensor.dtype, "declared, HLO"
+    torch_xla._XLAC._xla_sync_multi([tensor], [], wait=True, sync_xla_data=False)
+
+
+def check_values(actual, expected, *dtypes):
+    """Equal up to a few roundings to their dtype and to the operands', at the scale of the whole."""
+    scale = expected.double().abs().max().clamp_min(1).item()
+    tolerance = 4 * max(torch.finfo(dtype).eps for dtype in (expected.dtype, *dtypes)) * scale
+    torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=tolerance)
+
+
+def check(name, dtypes):
+    here, cpu = outcome(name, dtypes, DEVICE), outcome(name, dtypes, "cpu")
+    if isinstance(cpu, Exception):
+        if not isinstance(here, Exception):
+            check_truth(here)
+        return here
+    assert not isinstance(here, Exception), here
+    check_truth(here)
+    if name in OTHER_THAN_CPU:
+        assert here.dtype is torch.promote_types(*dtypes[:2])
+    else:
+        assert here.dtype is cpu.dtype
+        check_values(here, cpu, *dtypes)
+    return here
+
+
+def name_of(value):
+    return value if isinstance(value, str) else "-".join(str(dtype).removeprefix("torch.") for dtype in value)
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("name", "dtypes"), WRONG_ON_STOCK, ids=name_of)
+def test_promoted_or_refused_as_on_the_cpu(name, dtypes):
+    here = check(name, dtypes)
+    if isinstance(outcome(name, dtypes, "cpu"), Exception):
+        assert isinstance(here, RuntimeError) and "dtype" in str(here)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_sweep(name):
+    """One operand of another dtype, in every place, and the gradients of each."""
+    count = len(OPERATIONS[name]) - 1
+    for usual, other in ((bf16, f32), (f32, bf16), (bf16, f16), (f32, f64)):
+        for place in range(count):
+            dtypes = tuple(other if i == place else usual for i in range(count))
+            check(name, dtypes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in OPERATIONS
+        if name not in ("batch_norm, evaluation", "fmod 0-d", "remainder 0-d", "x[mask] = 0-d")
+    ],
+)
+def test_gradients(name):
+    """Wherever there is one, it has the leaf's dtype, and its graph holds and compiles to that."""
+    function, *shapes = OPERATIONS[name]
+    for usual, other in ((bf16, f32), (f32, bf16)):
+        for place in range(len(shapes)):
+            leaves = operands(name, [other if i == place else usual for i in range(len(shapes))], DEVICE, grad=True)
+            try:
+                result = function(*leaves)
+            except RuntimeError:
+                continue
+            grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
+            for leaf, grad in zip(leaves, grads, strict=True):
+                if grad is not None:
+                    assert grad.dtype is leaf.dtype
+                    check_truth(grad)
+
+
+@fails_on_stock
+def test_ir_of_a_promotion():
+    a, b = operands("where", (bf16, f32), DEVICE)
+    assert_expected_inline(
+        ir(torch.maximum(a, b) + torch.where(a > 0, a, b)),
+        """\
+%0 = f32[] prim::Constant()
+%1 = f32[4,5] xla::device_data()
+%2 = bf16[4,5] xla::device_data()
+%3 = f32[4,5] xla::cast(%2)
+%4 = s64[] prim::Constant()
+%5 = pred[4,5] aten::gt(%2, %4)
+%6 = f32[4,5] aten::where(%5, %3, %1)
+%7 = f32[4,5] xla::cast(%2)
+%8 = f32[4,5] aten::maximum(%7, %1)
+%9 = f32[4,5] aten::add(%8, %6, %0)
+return %9
+""",
+    )
+
+
+@fails_on_stock
+def test_ir_of_a_sum_with_a_0d_tensor():
+    a, b = operands("add 0-d", (bf16, f32), DEVICE)
+    assert_expected_inline(
+        ir(a + b),
+        """\
+%0 = bf16[] prim::Constant()
+%1 = f32[] xla::device_data()
+%2 = bf16[] xla::cast(%1)
+%3 = bf16[4,5] xla::device_data()
+%4 = bf16[4,5] aten::add(%3, %2, %0)
+return %4
+""",
+    )
+
+
+@fails_on_stock
+def test_ir_of_batch_norm():
+    x, mean, variance, w, b = operands("batch_norm, training", (bf16, f32, f32, f32, f32), DEVICE)
+    assert_expected_inline(
+        ir(F.batch_norm(x, mean, variance, w, b, training=True)),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = f32[4] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] xla::device_data()
+%4 = bf16[3,4,5] xla::device_data()
+%5 = f32[3,4,5] xla::cast(%4)
+%6 = (f32[3,4,5], f32[4], f32[4], f32[4]) aten::native_batch_norm(%5, %3, %2, %1, %0)
+%7 = bf16[3,4,5] xla::cast(%8)
+return %7
+""",
+    )
+    assert mean.dtype is variance.dtype is f32
+
+
+@fails_on_stock
+def test_errors_say_what_to_do():
+    a, b = operands("mm", (bf16, f32), DEVICE)
+    with pytest.raises(
+        RuntimeError, match=r"aten::mm: expected operands of the same dtype, but got BFloat16 and Float\. Convert"
+    ):
+        torch.mm(a, b)
+
+
+@passes_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f32))
+@pytest.mark.parametrize("name", ("add", "where", "remainder", "mm", "linear with bias", "batch_norm, training", "bce"))
+def test_operands_of_one_dtype(name, dtype):
+    check(name, (dtype,) * (len(OPERATIONS[name]) - 1))
+
+
+@passes_on_stock
+def test_numbers_are_no_operands():
+    (a,) = operands("add", (bf16, f32), DEVICE)[:1]
+    for result in (a + 1.5, torch.where(a > 0, a, 0.5), torch.remainder(a, 0.75), a.clamp(-1.0, 1.0), a**2.0):
+        assert result.dtype is bf16
+        check_truth(result)
+
+
+@passes_on_stock
+def test_products_that_torch_xla_lowers_truthfully_stay():
+    """torch refuses a float32 input with a bfloat16 weight; torch_xla gives float32, and says so."""
+    x, w = operands("linear", (f32, bf16), DEVICE)
+    y = F.linear(x, w)
+    check_truth(y)
+    check_values(y, F.linear(x.cpu(), w.cpu().float()))
+
+
+OPTIMIZERS = {
+    "SGD": lambda p, foreach: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=foreach),
+    "Adam": lambda p, foreach: torch.optim.Adam(p, lr=0.1, amsgrad=True, foreach=foreach),
+    "AdamW": lambda p, foreach: torch.optim.AdamW(p, lr=0.1, foreach=foreach),
+    "Adagrad": lambda p, foreach: torch.optim.Adagrad(p, lr=0.1, foreach=foreach),
+    "RMSprop": lambda p, foreach: torch.optim.RMSprop(p, lr=0.1, momentum=0.9, foreach=foreach),
+}
+
+
+@fails_on_stock  # it has no grad_dtype
+@pytest.mark.parametrize("foreach", (False, True))
+@pytest.mark.parametrize("wide_state", (False, True))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_with_wide_gradients(name, wide_state, foreach):
+    """Two steps of bfloat16 parameters with float32 gradients, and with the state in float32 too."""
+
+    def steps(device):
+        p = torch.linspace(-1, 1, 20).bfloat16().reshape(4, 5).to(device).requires_grad_()
+        p.grad_dtype = f32
+        optimizer = OPTIMIZERS[name]([p], foreach)
+        for _ in range(2):
+            p.grad = torch.linspace(1, 2, 20).reshape(4, 5).to(device)
+            optimizer.step()
+            for key, value in optimizer.state[p].items():
+                if wide_state and isinstance(value, torch.Tensor) and value.shape == p.shape:
+                    optimizer.state[p][key] = value.float()
+        return [p.detach(), *(v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor) and v.dim())]
+
+    try:
+        expected = steps("cpu")
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            steps(DEVICE)
+        return
+    for here, cpu in zip(steps(DEVICE), expected, strict=True):
+        assert here.dtype is cpu.dtype
+        check_truth(here)
+        torch.testing.assert_close(here.cpu(), cpu, rtol=4 * torch.finfo(bf16).eps, atol=1e-2)
+
+
+@fails_on_stock
+def test_castoff_disable_leaves_stock():
+    code = """
+import torch, torch_xla
+a = torch.ones(3, dtype=torch.bfloat16, device=torch_xla.device())
+b = torch.ones((), device=torch_xla.device())
+torch_xla.sync()
+print("f32[3]" in torch_xla._XLAC._get_xla_tensors_text([a + b]).split("ROOT")[0].splitlines()[-1])
+"""
+
+    def run(disabled):
+        environment = {**os.environ, "CASTOFF_DISABLE": disabled}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
+
+    assert run("") == "False"
+    assert run("mixed-operands") == run("all") == "True"
