@@ -7,22 +7,19 @@
 //
 // An out= call meets one of two dispatch keys: Functionalize, where XLA's tensors are wrapped in
 // functional ones (the default), or XLA (XLA_DISABLE_FUNCTIONALIZATION=1). The kernels that stand
-// in for others are boxed, as the dispatcher hands out the kernel that was there before in boxed
-// form; the hot one, addmm, is called in boxed form anyway, by the functionalization fallback.
+// in for others are boxed (see kernels.h); the hot one, addmm, is called in boxed form anyway, by
+// the functionalization fallback.
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/_copy_from_and_resize_ops.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
-#include <ATen/ops/detach_copy_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/expand_ops.h>
 #include <ATen/ops/mm_ops.h>
@@ -31,11 +28,12 @@
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "torch_xla/csrc/castoff/kernels.h"
 
 namespace {
 
@@ -47,22 +45,19 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
+using castoff::Before;
+using castoff::held_dtype;
+using castoff::is_bare_xla;
+using castoff::kXla;
+using castoff::library;
+using castoff::stand_before;
 using torch::jit::Stack;
-
-const DispatchKeySet kXla(DispatchKey::XLA);
 
 // ---- which calls
 
 bool widens(ScalarType from, ScalarType to) {
   return (to == ScalarType::Float && (from == ScalarType::BFloat16 || from == ScalarType::Half)) ||
          (to == ScalarType::Int && from == ScalarType::Char);
-}
-
-// An XLA tensor as torch_xla's own kernels get it: no wrapper of any transform around it.
-bool is_bare_xla(const Tensor& t) {
-  return (t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
-          c10::autocast_dispatch_keyset)
-             .highestPriorityTypeId() == DispatchKey::XLA;
 }
 
 // The XLA tensor in a functional tensor that torch_xla made; not in one that
@@ -314,13 +309,6 @@ void return_out(const OutCall& call, const OutOperator& op, Stack* stack) {
 
 // ---- addmm and baddbmm of dtypes that do not go together
 
-// The dtype of what an XLA tensor holds. torch_xla's FSDP swaps a parameter's data for its shard in
-// compute_dtype beneath the tensor, which goes on to declare the parameter's dtype; a copy does
-// not.
-ScalarType held_dtype(const Tensor& t) {
-  return at::_ops::detach_copy::redispatch(kXla, t).scalar_type();
-}
-
 // Refuses what both torch's CPU kernels and XLA's compiler refuse. Factors of two dtypes, which
 // torch_xla can compile as long as their sum with self needs no conversion, stay as they are.
 template <bool batched>
@@ -344,20 +332,6 @@ void check_dtypes(const Tensor& self, const Tensor& a, const Tensor& b) {
 }
 
 // ---- kernels that stand before another
-
-class Before : public c10::OperatorKernel {
- public:
-  Before(const OperatorHandle& op, DispatchKey key)
-      : previous_(op.getComputedKernelForDispatchKey(key)) {}
-
- protected:
-  void previous(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) const {
-    previous_.callBoxed(op, keys, stack);
-  }
-
- private:
-  c10::SafeKernelFunction previous_;
-};
 
 class FunctionalOut final : public Before {
  public:
@@ -432,38 +406,8 @@ class CheckDtypes final : public Before {
 
 // ---- registration
 
-// The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
-// is meant, and the one warning is left for registrations that the user may not have meant.
-class QuietOverride final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    if (warning.msg().find("previously registered kernel") == std::string::npos) {
-      outer_->process(warning);
-    }
-  }
-
- private:
-  c10::WarningHandler* outer_ = c10::WarningUtils::get_warning_handler();
-  c10::WarningUtils::WarnAlways always_;  // does not use up the "once"
-  c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
-// Registrations last as long as the process does.
-torch::Library& library(torch::Library::Kind kind, const char* ns, std::optional<DispatchKey> key) {
-  return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
-}
-
-template <class Kernel, class... Extra>
-void stand_before(torch::Library& lib, DispatchKey key, const char* name, const char* overload,
-                  const Extra&... extra) {
-  const OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  const std::string full = std::string(name) + (*overload ? "." : "") + overload;
-  lib.impl(full.c_str(),
-           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
-}
-
 void install() {
-  const QuietOverride quiet;
+  const castoff::QuietOverride quiet;
   library(torch::Library::FRAGMENT, "castoff", std::nullopt).def(kDotGeneralSchema);
 
   torch::Library& functional = library(torch::Library::IMPL, "aten", DispatchKey::Functionalize);
