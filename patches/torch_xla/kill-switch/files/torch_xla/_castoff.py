@@ -21,6 +21,8 @@ __all__ = ["TOPICS", "library"]
 #: belongs to a topic that is not in this build.
 TOPICS = {
     "matmul-out-dtype": "_matmul_out_dtype",
+    "exact-casts": "_exact_casts",
+    "native-mul": "_native_mul",
 }
 
 _HERE = Path(__file__).resolve().parent
