@@ -22,8 +22,10 @@ __all__ = ["TOPICS", "library"]
 TOPICS = {
     "amp-on-cpu": "_amp_on_cpu",
     "checkpoint-on-xla": "_device_module",
+    "exact-casts": "_exact_casts",
     "matmul-out-dtype": "_matmul_out_dtype",
     "mixed-operands": "_mixed_operands",
+    "native-mul": "_native_mul",
     "out-dtype-op": "_out_dtype_op",
     "wide-weight-grad": "_wide_weight_grad",
 }

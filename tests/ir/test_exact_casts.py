@@ -1,0 +1,502 @@
+"""Casts back to the dtype that a tensor was exactly widened from: patches/torch_xla/exact-casts."""
+
+import importlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import hlo, ir
+from small_transformer import casts, gradients, loss_of, model_and_data, round_trips
+
+HERE = Path(__file__).parent
+DEVICE = torch_xla.device()
+bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+f8s = [torch.float8_e5m2, torch.float8_e4m3fn]
+integers = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+small = [torch.bool, torch.uint8, torch.int8, torch.int16, f16, bf16, *f8s]
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def data(*shape, dtype=bf16):
+    """A tensor on the CPU and the same one on XLA, as device data."""
+    cpu = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(50).to(dtype)
+    return cpu, cpu.to(DEVICE)
+
+
+def run(program, *arguments, **environment):
+    """Runs one of the programs here in a process of its own; what it printed."""
+    result = subprocess.run(
+        [sys.executable, *map(str, program), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+# ---- what folds
+
+
+@fails_on_stock
+def test_there_and_back():
+    _, x = data(4, 6)
+    y = x.float().to(bf16)
+    assert_expected_inline(
+        ir(y),
+        """\
+%0 = bf16[4,6] xla::device_data()
+return %0
+""",
+    )
+    assert_expected_inline(
+        hlo(y),
+        """\
+%0 = bf16[4,6] parameter(0)
+ROOT %1 = (bf16[4,6]) tuple(%0)
+""",
+    )
+
+
+@fails_on_stock
+def test_across_views():
+    cpu, x = data(4, 6)
+    y = x.float().t().unsqueeze(1).expand(6, 2, 4)[1:5:2].to(bf16)
+    assert_expected_inline(
+        ir(y),
+        """\
+%0 = bf16[4,6] xla::device_data()
+%1 = bf16[6,4] aten::permute(%0)
+%2 = bf16[6,1,4] aten::view(%1)
+%3 = bf16[6,2,4] aten::expand(%2)
+%4 = bf16[2,2,4] xla::select(%3)
+return %4
+""",
+    )
+    assert torch.equal(y.cpu(), cpu.t().unsqueeze(1).expand(6, 2, 4)[1:5:2])
+
+
+VIEWS = {
+    "t": lambda t: t.t(),
+    "permute": lambda t: t[None].permute(2, 0, 1),
+    "view": lambda t: t.view(2, 12),
+    "reshape": lambda t: t.t().reshape(-1),
+    "expand": lambda t: t[:, None].expand(4, 3, 6),
+    "slice": lambda t: t[1:3, ::2],
+    "unsqueeze, squeeze": lambda t: t.unsqueeze(0).squeeze(0).unsqueeze(-1),
+    "select": lambda t: t.select(1, 2),
+    "diagonal": lambda t: t.diagonal(1),
+    "split": lambda t: t.split([1, 3])[1],
+    "chunk, unbind": lambda t: t.chunk(3, 1)[2].unbind(1)[0],
+    "flip": lambda t: t.flip(0, 1),
+    "as_strided": lambda t: t.as_strided((3, 2), (2, 1), 1),
+    "narrow to nothing": lambda t: t.narrow(0, 1, 0),
+    "detach, clone": lambda t: t.detach().clone().contiguous(),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_each_view(view):
+    cpu, x = data(4, 6)
+    y = view(x.float()).to(bf16)
+    assert casts(y) == 0
+    assert y.shape == view(cpu).shape
+    assert torch.equal(y.cpu(), view(cpu))
+
+
+@fails_on_stock
+def test_each_way_to_cast():
+    cpu, x = data(4, 6)
+    wide = x.float()
+    into, broadcast = torch.zeros(4, 6, dtype=bf16, device=DEVICE), torch.zeros(2, 4, 6, dtype=bf16, device=DEVICE)
+    ways = [
+        wide.bfloat16(),
+        wide.type_as(x),
+        into.copy_(wide),
+        broadcast.copy_(wide),
+        torch.empty_like(x).copy_(wide),
+        x.double().float().to(bf16),
+        x.float().double().to(bf16),
+    ]
+    assert [casts(y) for y in ways] == [0] * len(ways)
+    for y in ways:
+        assert torch.equal(y.cpu(), cpu.expand(y.shape))
+
+
+@fails_on_stock
+def test_autocast():
+    _, x = data(4, 6)
+    _, w = data(6, 4)
+    with torch.autocast("xla", dtype=bf16):
+        y = torch.mm(x.float().view(4, 6), w.float())
+    assert casts(y) == 0
+
+
+@fails_on_stock
+def test_a_chain_folds_as_far_as_it_is_exact():
+    _, x = data(4, dtype=f32)
+    y = x.bfloat16().float().double().bfloat16()
+    assert_expected_inline(
+        ir(y),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = bf16[4] xla::cast(%0)
+return %1
+""",
+    )
+
+
+@fails_on_stock
+def test_source_with_several_outputs():
+    cpu, x = data(4, 6)
+    y = x.max(0).values.float().to(bf16)
+    assert casts(y) == 0
+    assert torch.equal(y.cpu(), cpu.max(0).values)
+
+
+# ---- which pairs
+
+
+def all_values(dtype):
+    if dtype == torch.bool:
+        return torch.tensor([False, True])
+    bits = torch.arange(2 ** (8 * dtype.itemsize), dtype=torch.int32)
+    return bits.to(torch.int16 if dtype.itemsize == 2 else torch.uint8).view(dtype)
+
+
+def is_exact(narrow, wide):
+    """Whether every value of a type is one of another, other type, by trying all of them on the CPU."""
+    values = all_values(narrow)
+    there = values.to(wide)
+    if not wide.is_floating_point and narrow.is_floating_point:
+        return False
+    same = torch.equal(torch.nan_to_num(there.double(), nan=12345), torch.nan_to_num(values.double(), nan=12345))
+    back = there.to(narrow)
+    return same and torch.equal(torch.isnan(back.double()), torch.isnan(values.double()))
+
+
+@pytest.mark.parametrize("narrow", small, ids=str)
+def test_pairs_by_all_values(narrow):
+    """For 8 and 16 bits: the pairs that fold are those that are exact, and all values stay as they are."""
+    values = all_values(narrow)
+    x = values.to(DEVICE)
+    torch_xla.sync()
+    for wide in [torch.bool, *integers, f16, bf16, f32, f64, *f8s]:
+        if wide == narrow:
+            continue
+        y = x.to(wide).to(narrow)
+        assert (casts(y) == 0) == is_exact(narrow, wide), wide
+        if is_exact(narrow, wide):
+            result, expected = y.cpu(), values
+            number = ~torch.isnan(expected.double())
+            assert torch.equal(result.double()[number], expected.double()[number])
+            assert torch.isnan(result.double()[~number]).all()
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "exact"),
+    [
+        (torch.int32, torch.int64, True),
+        (torch.int32, f64, True),
+        (torch.int32, f32, False),
+        (torch.int64, f64, False),
+        (torch.int64, torch.int32, False),
+        (f32, f64, True),
+        (f32, bf16, False),
+        (f64, f32, False),
+        (torch.complex64, torch.complex128, True),
+        (torch.complex128, torch.complex64, False),
+    ],
+    ids=str,
+)
+def test_wider_pairs(narrow, wide, exact):
+    _, x = data(4, 6, dtype=narrow)
+    assert (casts(x.to(wide).to(narrow)) == 0) == exact
+
+
+# ---- what must not fold
+
+
+@passes_on_stock
+def test_lossy_pairs_keep_their_casts():
+    cpu, x = data(4, 6, dtype=f32)
+    y = x.to(bf16).float()
+    assert casts(y) == 2
+    assert torch.equal(y.cpu(), cpu.to(bf16).float())
+    assert not torch.equal(y.cpu(), cpu)
+
+
+@passes_on_stock
+@pytest.mark.parametrize("change", ["whole", "view"])
+def test_after_an_in_place_change(change):
+    cpu, x = data(4, 6)
+    wide, expected = x.float(), cpu.float()
+    (wide if change == "whole" else wide[1]).add_(1)
+    (expected if change == "whole" else expected[1]).add_(1)
+    assert torch.equal(wide.to(bf16).cpu(), expected.to(bf16))
+
+
+@passes_on_stock
+def test_later_writes_do_not_reach_the_other():
+    cpu, x = data(4, 6)
+    y, z = x.float().to(bf16), x.float().t().to(bf16)
+    x.add_(1)
+    y[0].mul_(2)
+    assert torch.equal(x.cpu(), cpu + 1)
+    assert torch.equal(y.cpu()[1:], cpu[1:])
+    assert torch.equal(y.cpu()[0], cpu[0] * 2)
+    assert torch.equal(z.cpu(), cpu.t())
+    torch_xla.sync()  # donates x's old buffer
+    assert torch.equal(z.cpu(), cpu.t())
+
+
+@passes_on_stock
+def test_bits_that_mean_something_else_do_not_fold():
+    cpu, x = data(4, 6)
+    y = x.float().view(torch.int32).view(f32).add(0).view(torch.int32).to(torch.int16)
+    assert torch.equal(y.cpu(), cpu.float().view(torch.int32).to(torch.int16))
+
+
+# ---- under what surrounds it
+
+
+@passes_on_stock
+def test_materialised_values_have_no_ir_to_fold():
+    cpu, x = data(4, 6)
+    wide = x.float()
+    torch_xla.sync()
+    y = wide.to(bf16)
+    assert casts(y) == 1
+    assert torch.equal(y.cpu(), cpu)
+
+
+@fails_on_stock
+def test_gradients():
+    _, x = data(4, 6)
+    x.requires_grad_()
+    y = x.float().to(bf16)
+    y.backward(torch.ones_like(y))
+    assert casts(x.grad) == 0
+    assert x.grad.dtype == bf16
+
+
+@fails_on_stock
+def test_threads():
+    _, x = data(4, 6)
+    counts = []
+    threads = [
+        threading.Thread(target=lambda: counts.extend(casts(x.float().t().to(bf16)) for _ in range(20)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [0] * 80
+
+
+@passes_on_stock
+def test_torch_compile():
+    cpu, x = data(4, 6)
+
+    @torch.compile(backend="openxla")
+    def function(t):
+        return t.float().to(bf16), t.float().t().to(bf16), t + 1
+
+    for _ in range(2):
+        same, transposed, other = function(x)
+        assert torch.equal(same.cpu(), cpu)
+        assert torch.equal(transposed.cpu(), cpu.t())
+        assert torch.equal(other.cpu(), cpu + 1)
+    same.add_(1)
+    assert torch.equal(x.cpu(), cpu)
+
+
+@passes_on_stock
+def test_eager_mode():
+    cpu, x = data(4, 6)
+    with torch_xla.experimental.eager_mode_context(True):
+        assert torch.equal(x.float().t().to(bf16).cpu(), cpu.t())
+
+
+# ---- a training step
+
+
+@fails_on_stock
+def test_autocast_transformer_has_no_round_trips():
+    model, *inputs = model_and_data()
+    loss = loss_of(model, *inputs, amp=True)
+    forward = round_trips(loss), casts(loss)
+    loss.backward()
+    # on stock these are 2, 37, 4 and 80
+    assert (*forward, round_trips(loss, *gradients(model))) == (0, 33, 0)
+
+
+def in_two_processes(program, *arguments, directory):
+    """What a program writes with the topic, and without, bfloat16 being rounded where the graph says so."""
+    files = [directory / "with", directory / "without"]
+    for file, disabled in zip(files, ("", "exact-casts"), strict=True):
+        flags = "--xla_allow_excess_precision=false"
+        run([HERE / program], file, *arguments, XLA_FLAGS=flags, CASTOFF_DISABLE=disabled)
+    return files
+
+
+def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
+    ours, stock = map(torch.load, in_two_processes("small_transformer.py", directory=tmp_path))
+    assert (ours["round trips"], stock["round trips"]) == (0, 4)
+    for a, b in zip(ours["values"], stock["values"], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_random_programs_are_byte_for_byte_what_they_were(tmp_path):
+    files = in_two_processes("random_casts.py", 0, 40, directory=tmp_path)
+    ours, stock = (pickle.loads(file.read_bytes()) for file in files)
+    assert [tensors for _, tensors in ours] == [tensors for _, tensors in stock]
+    assert sum(count for count, _ in ours) < 0.9 * sum(count for count, _ in stock)
+    assert sum(count == 0 for count, _ in ours) < 10
+
+
+# ---- in other processes
+
+ROUND_TRIP = """
+import torch, torch_xla
+from ir_text import ir
+x = torch.ones(4, 6, dtype=torch.bfloat16, device=torch_xla.device())
+torch_xla.sync()
+print(ir(x.float().t().to(torch.bfloat16)))
+"""
+FOLDED = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[6,4] aten::permute(%0)\nreturn %1\n"
+
+
+@fails_on_stock
+@pytest.mark.parametrize("variable", ["XLA_DISABLE_FUNCTIONALIZATION", "XLA_IR_DEBUG", "XLA_USE_32BIT_LONG"])
+def test_settings(variable):
+    assert FOLDED in run(["-c", ROUND_TRIP], **{variable: "1"})
+
+
+@fails_on_stock
+def test_functionalization_off(tmp_path):
+    output = run(
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "view or way or later or change or lossy or threads"],
+        Path(__file__),
+        XLA_DISABLE_FUNCTIONALIZATION="1",
+    )
+    assert " passed" in output
+    assert "failed" not in output
+
+
+def test_disabled():
+    assert "xla::cast" in run(["-c", ROUND_TRIP], CASTOFF_DISABLE="exact-casts")
+
+
+SELF_TEST = """
+import torch, torch_xla, torch_xla.debug.metrics as met
+x = torch.ones(4, 6, dtype=torch.bfloat16, device=torch_xla.device())
+torch_xla.sync()
+torch_xla.manual_seed(7)
+pending = torch.randn(3, device=torch_xla.device())
+before = torch_xla._XLAC._get_xla_tensors_text([pending]), torch_xla._XLAC._xla_get_rng_seed()
+counted = met.metric_data("CompileTime"), met.metric_data("ExecuteTime"), met.counter_value("DestroyXlaTensor")
+y = x.float().to(torch.bfloat16)
+after = torch_xla._XLAC._get_xla_tensors_text([pending]), torch_xla._XLAC._xla_get_rng_seed()
+assert before == after, (before, after)
+assert counted[:2] == (met.metric_data("CompileTime"), met.metric_data("ExecuteTime"))
+live = met.counter_value("CreateXlaTensor") - met.counter_value("DestroyXlaTensor")
+z = x.float().to(torch.bfloat16)
+assert met.counter_value("CreateXlaTensor") - met.counter_value("DestroyXlaTensor") == live + 1
+"""
+
+
+@fails_on_stock
+def test_the_self_test_leaves_no_trace():
+    output = run(["-c", SELF_TEST + "from ir_text import ir\nprint(ir(z))"])
+    assert "xla::cast" not in output
+
+
+def altered(path, directory, old, new):
+    """A copy of a library in which one string of bytes is another."""
+    copy = directory / path.name
+    shutil.copy(path, copy)
+    contents = bytearray(copy.read_bytes())
+    at = contents.find(old)
+    assert at >= 0
+    while at >= 0:
+        contents[at : at + len(old)] = new
+        at = contents.find(old, at + len(new))
+    copy.write_bytes(contents)
+    return directory
+
+
+def test_other_builds_are_refused(tmp_path):
+    """A library with another build id: stock behaviour, one warning, for both topics that read IR."""
+    library = Path(importlib.import_module("_XLAC").__file__)
+    build_id = bytes.fromhex(
+        subprocess.run(["readelf", "-n", library], capture_output=True, text=True, check=True)
+        .stdout.split("Build ID:")[1]
+        .split()[0]
+    )
+    path = altered(library, tmp_path, build_id, bytes(20))
+    output = run(["-c", ROUND_TRIP], PYTHONPATH=f"{path}:{HERE}")
+    assert "xla::cast" in output
+    assert output.count("exact-casts and native-mul are off") == 1
+    assert "found one with build id 00000" in output
+
+
+def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
+    """A library whose nodes print other text than their memory says, as one of another layout would."""
+    library = Path(importlib.import_module("_XLAC").__file__)
+    path = altered(library, tmp_path, b", xla_shape=\0", b", xla_sharp=\0")
+    twice = ROUND_TRIP + "x.float().to(torch.bfloat16)\n"
+    output = run(["-c", twice], PYTHONPATH=f"{path}:{HERE}")
+    assert output.count("exact-casts and native-mul are off") == 1
+
+
+SPMD = """
+import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
+from ir_text import ir
+torch_xla.runtime.use_spmd()
+device, bf16 = torch_xla.device(), torch.bfloat16
+mesh = xs.Mesh(numpy.arange(4), (4,), ("x",))
+pending = lambda: torch.ones(8, 16, dtype=bf16, device=device).relu()
+sharding = lambda t: torch_xla._XLAC._get_xla_sharding_spec(t)
+
+print("folds", ir(pending().float().to(bf16)).count("cast"), ir(pending().float().t().to(bf16)).count("cast"))
+
+wide = pending().float()
+xs.mark_sharding(wide, mesh, ("x", None))
+print("sharded between", ir(wide.to(bf16)).count("cast"), sharding(wide))
+
+source = pending()
+copy = source.float().to(bf16)
+xs.mark_sharding(copy, mesh, ("x", None))
+print("sharded afterwards", sharding(copy) != "", repr(sharding(source)))
+torch_xla.sync()
+print("values", torch.equal(copy.cpu(), source.cpu()))
+"""
+
+
+@fails_on_stock
+def test_spmd():
+    assert_expected_inline(
+        "".join(line + "\n" for line in run(["-c", SPMD], CPU_NUM_DEVICES="4").splitlines() if line[:1].islower()),
+        """\
+folds 0 0
+sharded between 2 {devices=[4,1]0,1,2,3}
+sharded afterwards True ''
+values True
+""",
+    )
