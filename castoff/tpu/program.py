@@ -1,0 +1,278 @@
+"""``castoff tpu compile``: a user's own step function, compiled for a TPU that they do not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.context import Context
+from castoff.errors import TpuError
+from castoff.interpreter import Interpreter, find_interpreter
+from castoff.pin import Pin
+from castoff.tpu import trace
+from castoff.tpu.client import Compiled, TpuCompiler
+from castoff.tpu.environment import compiler_environment, results, stock_environment
+from castoff.tpu.hlo import normalize, parse
+
+_TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
+_OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
+_PACKAGES = "import json, site, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.path[1:]]))"
+
+WHEELS = {"here": "these wheels", "stock": "stock wheels"}
+"""Whose wheels a column of the report is about."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user wants to know.
+
+    Attributes:
+        program: The file.
+        function: The function in it that is one step.
+        topology: The TPU topology.
+        calls: How often to call it; what the last call computes is compiled.
+        options: Options of the TPU compiler.
+    """
+
+    program: Path
+    function: str
+    topology: str
+    calls: int
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the function under one torch_xla.
+
+    Attributes:
+        versions: The versions of torch and torch_xla.
+        partitions: The devices that its graphs are sharded over.
+        graphs: The graphs that it synced, in order.
+        compiled: The same, compiled.
+    """
+
+    versions: dict[str, str]
+    partitions: int
+    graphs: list[trace.Graph]
+    compiled: list[Compiled]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data, for ``--json``."""
+        return {
+            **self.versions,
+            "partitions": self.partitions,
+            "graphs": [
+                {
+                    "place": graph.place,
+                    "casts": counted(graph.casts),
+                    "converts": counted(parse(compiled.hlo).converts()),
+                    "memory": compiled.memory,
+                    "estimated_cycles": compiled.estimated_cycles,
+                    "hlo": normalize(compiled.hlo),
+                }
+                for graph, compiled in zip(self.graphs, self.compiled, strict=True)
+            ],
+        }
+
+
+def parse_request(target: str, topology: str, calls: int, options: Sequence[str]) -> Request:
+    """Read what was given on the command line.
+
+    Args:
+        target: "program.py:function".
+        topology: The TPU topology.
+        calls: How often to call the function.
+        options: Options of the compiler, each "name=value".
+
+    Raises:
+        TpuError: One of them is malformed, or there is no such file.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None or not Path(match["path"]).is_file():
+        raise TpuError(
+            "there is no such program",
+            expected="a file and a function in it, like train.py:step",
+            found=target if match is None else f"no file {match['path']}",
+            next_step="Name them as program.py:function.",
+        )
+    read = [_OPTION.fullmatch(option) for option in options]
+    for option, parts in zip(options, read, strict=True):
+        if parts is None:
+            raise TpuError(
+                "an option of the compiler is malformed",
+                expected="name=value, with a name of XLA's, like xla_tpu_scoped_vmem_limit_kib=32768",
+                found=option,
+                next_step="Mend --option.",
+            )
+    return Request(
+        program=Path(match["path"]).absolute(),
+        function=match["function"],
+        topology=topology,
+        calls=calls,
+        options={parts["name"]: parts["value"] for parts in read if parts is not None},
+    )
+
+
+def active_python() -> str | None:
+    """Return the Python of the active environment: of VIRTUAL_ENV, or else the first on PATH."""
+    environment = os.environ.get("VIRTUAL_ENV")
+    return str(Path(environment) / "bin" / "python") if environment else shutil.which("python3")
+
+
+def compile_program(
+    request: Request,
+    pin: Pin,
+    python: str | None,
+    *,
+    compare_stock: bool,
+    indexes: Sequence[str],
+    context: Context,
+) -> dict[str, Step]:
+    """Trace a user's function and compile what it computes for a TPU.
+
+    Args:
+        request: What the user wants to know.
+        pin: The pin whose TPU compiler it is.
+        python: The Python of the user's environment; the active one if None.
+        compare_stock: Whether to do the same under stock wheels.
+        indexes: Package indexes to fetch stock wheels from, besides pip's own.
+        context: The means of the build.
+
+    Returns:
+        The step by whose wheels made it: "here", and "stock" if asked for.
+
+    Raises:
+        CastoffError: What went wrong.
+    """
+    here = find_interpreter(python or active_python(), context.runner)
+    with context.console.step("compiler", f"libtpu {pin.runtime.libtpu}, ahead of time"):
+        compiler_python = compiler_environment(pin, context)
+        stock = stock_environment(pin, here, indexes, context) if compare_stock else None
+    with TpuCompiler(compiler_python, results(context.cache)) as compiler:
+        devices = compiler.devices(request.topology)
+        steps = {"here": _step(request, here, {}, devices, compiler, context)}
+        if stock is not None:
+            more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(_packages(here, context))}
+            steps["stock"] = _step(request, Interpreter(here.version, stock), more, devices, compiler, context)
+    return steps
+
+
+def _packages(interpreter: Interpreter, context: Context) -> list[str]:
+    """Return where an environment's packages are."""
+    assert interpreter.path is not None
+    answer = context.runner.run([interpreter.path, "-I", "-c", _PACKAGES], name="packages").output
+    purelib, others = json.loads(answer)
+    return [purelib, *(path for path in others if "site-packages" in path or "dist-packages" in path)]
+
+
+def _step(
+    request: Request,
+    interpreter: Interpreter,
+    more: Mapping[str, str],
+    devices: int,
+    compiler: TpuCompiler,
+    context: Context,
+) -> Step:
+    """Trace with one environment, and compile."""
+    console = context.console
+    with console.step("trace", f"{request.function}() of {request.program.name} with {interpreter.path}"):
+        answer, graphs = _trace(request, interpreter, more, devices, context)
+        console.note(f"{len(graphs)} graph(s), torch {answer['torch']}, torch_xla {answer['torch_xla']}")
+    partitions = int(str(answer["partitions"]))
+    compiled = []
+    with console.step("compile", f"for {request.topology}, {partitions} of its {devices} devices"):
+        for graph in graphs:
+            made = compiler.compile(graph.stablehlo.encode(), request.topology, partitions, request.options)
+            compiled.append(made)
+            console.note(f"{graph.place}: {made.estimated_cycles:,} cycles{' (cached)' if made.cached else ''}")
+    versions = {project: str(answer[project]) for project in ("torch", "torch_xla")}
+    return Step(versions, partitions, graphs, compiled)
+
+
+def _trace(
+    request: Request, interpreter: Interpreter, more: Mapping[str, str], devices: int, context: Context
+) -> tuple[dict[str, object], list[trace.Graph]]:
+    """Run the script in the user's environment; return its answer and the graphs."""
+    if interpreter.path is None:
+        raise TpuError(
+            "there is no Python to trace the program with",
+            expected="an environment with torch_xla, active or given with --python",
+            found="no Python",
+            next_step="Activate the environment, or give the path of its python with --python.",
+        )
+    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
+        graphs = Path(folder) / "graphs"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
+        environment.update(
+            more,
+            PJRT_DEVICE="CPU",
+            CPU_NUM_DEVICES=str(devices),
+            XLA_SAVE_TENSORS_FILE=str(graphs),
+            XLA_SAVE_TENSORS_FMT="stablehlo",
+        )
+        command = [interpreter.path, trace.__file__, request.program, request.function, str(request.calls)]
+        completed = context.runner.run(command, name="trace", env=environment, check=False)
+        try:
+            answer = json.loads(completed.output.splitlines()[-1])
+        except (IndexError, ValueError):
+            answer = {
+                "expected": "the program runs to its end",
+                "found": f"exit status {completed.returncode}; it ended with\n{completed.tail}",
+                "next_step": f"Read the whole log: {completed.log}",
+            }
+        if completed.returncode != 0:
+            raise TpuError(f"{request.program.name} cannot be traced", **answer)
+        written = graphs.with_name("graphs.0")
+        data = written.read_bytes() if written.exists() else b""
+        found = trace.read_graphs(data[answer["start"] : answer["end"]].decode())
+    if not found:
+        raise TpuError(
+            f"{request.function}() computes nothing on XLA",
+            expected="a function that computes with tensors on torch_xla.device()",
+            found="no graph at the sync after it",
+            next_step="Move its model and inputs to torch_xla.device().",
+        )
+    return answer, found
+
+
+def counted(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return how often each conversion stands there, such as ``{"f32 to bf16": 3}``."""
+    return dict(sorted(Counter(f"{source} to {target}" for source, target in pairs).items()))
+
+
+def report(steps: Mapping[str, Step]) -> str:
+    """Return the steps as a table for a person: a row a quantity, a column each one's wheels."""
+    columns = {name: _rows(step) for name, step in steps.items()}
+    keys = list(dict.fromkeys(key for rows in columns.values() for key in rows))
+    table = [["", *(f"{WHEELS[name]} ({steps[name].versions['torch_xla']})" for name in columns)]]
+    table += [[key, *(rows.get(key, "0") for rows in columns.values())] for key in keys]
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+        for row in table
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _rows(step: Step) -> dict[str, str]:
+    """Return what the report says of a step, summed over its graphs."""
+    modules = [parse(compiled.hlo) for compiled in step.compiled]
+    rows = {"graphs": len(step.graphs)}
+    rows["casts in the program"] = sum(len(graph.casts) for graph in step.graphs)
+    for pair, count in counted([cast for graph in step.graphs for cast in graph.casts]).items():
+        rows[f"  {pair}"] = count
+    rows["converts in the TPU's HLO"] = sum(len(module.converts()) for module in modules)
+    for pair, count in counted([convert for module in modules for convert in module.converts()]).items():
+        rows[f"  {pair} "] = count
+    for kind in ("argument", "output", "temp", "generated_code"):
+        rows[f"{kind.replace('_', ' ')} bytes"] = sum(compiled.memory[kind] for compiled in step.compiled)
+    rows["estimated cycles"] = sum(compiled.estimated_cycles for compiled in step.compiled)
+    return {key: f"{value:,}" for key, value in rows.items()}
