@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -16,11 +17,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from castoff import doctor
 from castoff.build import ROOT, Request, build, dry_run, verify_folder
 from castoff.cache import Cache, cache_root
 from castoff.console import Console
 from castoff.context import Context
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
+from castoff.interpreter import active_python
 from castoff.pin import load_pin
 from castoff.run import Runner
 from castoff.topics import load_topics
@@ -164,6 +167,30 @@ def topics_command(json_lines: JsonOption = False) -> None:
             console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
 
 
+@app.command("doctor")
+def doctor_command(
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python of the environment to look at.", show_default="the active one"),
+    ] = None,
+    require_tpu: Annotated[bool, typer.Option("--require-tpu", help="Count a missing TPU as a fault.")] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Look whether an environment with the wheels is well: versions, ABI, topics, interpositions, libtpu, TPU.
+
+    Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        with _context(console) as context:
+            well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
+        verdict = "all is well" if well else "something is amiss"
+        data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
+        console.result(f"{doctor.report(findings)}\n{verdict}", data)
+    if not well:
+        raise typer.Exit(1)
+
+
 @tpu.command("compile")
 def tpu_compile_command(
     program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
@@ -214,7 +241,9 @@ def tpu_compile_command(
 
 
 @tpu.command("environment")
-def tpu_environment_command(pin: PinOption = "2.9", verbose: VerboseOption = False, json_lines: JsonOption = False) -> None:
+def tpu_environment_command(
+    pin: PinOption = "2.9", verbose: VerboseOption = False, json_lines: JsonOption = False
+) -> None:
     """Make the TPU compiler's environment, if it is not there, and print its Python and the folder of results.
 
     Tests that are to compile for TPUs take the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.

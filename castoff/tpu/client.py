@@ -17,9 +17,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from castoff.errors import TpuError
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11
 
 WORKER = Path(__file__).parent / "worker.py"
 
@@ -75,20 +78,18 @@ class TpuCompiler:
     Args:
         python: The Python of the compiler's environment; see ``castoff.tpu.environment``.
         cache: The folder for results.
-        log: The file for what libtpu says; a temporary one if not given.
     """
 
-    def __init__(self, python: Path, cache: Path, log: Path | None = None) -> None:
+    def __init__(self, python: Path, cache: Path) -> None:
         self._python = python
         self._cache = cache
-        self._log_path = log
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
         # The folder's name tells the libtpu and jaxlib in it: it is a hash of their own hashes.
         self._identity = f"{python.parent.parent.name} {_file_hash(WORKER)}"
 
-    def __enter__(self) -> TpuCompiler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,7 +170,7 @@ class TpuCompiler:
     def _start(self) -> subprocess.Popen[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
         environment.update(_ENVIRONMENT)
-        self._log = self._log_path.open("w+b") if self._log_path is not None else tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker lives
         try:
             self._worker = subprocess.Popen(
                 [self._python, "-I", WORKER],

@@ -40,7 +40,7 @@ def compiler_environment(pin: Pin, context: Context) -> Path:
         install("compiler", "--require-hashes", "--requirement", tpu.compiler)
 
     about = f"libtpu {pin.runtime.libtpu} and jaxlib {pin.runtime.jaxlib}"
-    return _environment("tpu-compiler", [lock], interpreter, about, fill, context)
+    return _environment("tpu-compiler", [lock], interpreter, about, fill=fill, context=context)
 
 
 def stock_environment(pin: Pin, interpreter: Interpreter, indexes: Sequence[str], context: Context) -> Path:
@@ -63,7 +63,7 @@ def stock_environment(pin: Pin, interpreter: Interpreter, indexes: Sequence[str]
         install("stock", *extra, "numpy", *(base.path for base in bases))
 
     parts = [base.pinned.sha256 for base in bases]
-    return _environment("stock", parts, interpreter, "upstream's own wheels", fill, context)
+    return _environment("stock", parts, interpreter, "upstream's own wheels", fill=fill, context=context)
 
 
 def results(cache: Cache) -> Path:
@@ -89,6 +89,7 @@ def _environment(
     parts: Sequence[str],
     interpreter: Interpreter,
     about: str,
+    *,
     fill: Callable[[Install], None],
     context: Context,
 ) -> Path:

@@ -22,8 +22,10 @@ _INDEX = re.compile(r"\bindex=(\d+)")
 _GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[^ ,]*\]<=\[[^ ]*\])")
 _DTYPE = re.compile(r"[a-z]\w*(?=\[)")
 
-_SAME_VALUE = frozenset({"bitcast", "copy", "copy-done", "optimization-barrier"})
+_SAME_VALUE = frozenset({"bitcast", "copy", "copy-start", "copy-done", "optimization-barrier"})
 """Instructions that give their first operand's value, in another place or layout."""
+
+_CALLING = frozenset({"call", "conditional", "while"})
 
 _COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
@@ -87,9 +89,7 @@ class Module:
         found = []
         for computation in self.computations.values():
             dtypes = {instruction.name: instruction.dtype for instruction in computation}
-            for instruction in computation:
-                if instruction.op == "convert":
-                    found.append((dtypes[instruction.operands[0]], instruction.dtype))
+            found += [(dtypes[inner.operands[0]], inner.dtype) for inner in computation if inner.op == "convert"]
         return found
 
 
@@ -218,22 +218,21 @@ class _Writer:
     def _value(
         self, instruction: Instruction, operands: list[Value], parameters: dict[int, Value], indent: str
     ) -> Value:
+        """Write an instruction, unless it is one that computes nothing, and return its value."""
         op = instruction.op
         if op == "parameter" and int(instruction.argument) in parameters:
             return parameters[int(instruction.argument)]
-        if op == "tuple":
-            return operands
         if op == "get-tuple-element" and isinstance(operands[0], list):
             return operands[0][instruction.index]
         if op in _SAME_VALUE:
             return operands[0]
-        if op == "copy-start":
-            return operands[0]
         if op == "fusion":
             return self._fusion(instruction, operands, indent)
-        if op in ("while", "call", "conditional"):
+        if op in _CALLING:
             return self._nested(instruction, operands, indent)
-        return self._line(indent, instruction.shape, self._called_op(instruction, operands))
+        return (
+            operands if op == "tuple" else self._line(indent, instruction.shape, self._called_op(instruction, operands))
+        )
 
     def _fusion(self, instruction: Instruction, operands: list[Value], indent: str) -> Value:
         """Write a fusion as a block; one that computes nothing vanishes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from castoff.context import Context
 from castoff.errors import TpuError
-from castoff.interpreter import Interpreter, find_interpreter
+from castoff.interpreter import Interpreter, active_python, find_interpreter
 from castoff.pin import Pin
 from castoff.tpu import trace
 from castoff.tpu.client import Compiled, TpuCompiler
@@ -121,12 +120,6 @@ def parse_request(target: str, topology: str, calls: int, options: Sequence[str]
     )
 
 
-def active_python() -> str | None:
-    """Return the Python of the active environment: of VIRTUAL_ENV, or else the first on PATH."""
-    environment = os.environ.get("VIRTUAL_ENV")
-    return str(Path(environment) / "bin" / "python") if environment else shutil.which("python3")
-
-
 def compile_program(
     request: Request,
     pin: Pin,
@@ -158,10 +151,11 @@ def compile_program(
         stock = stock_environment(pin, here, indexes, context) if compare_stock else None
     with TpuCompiler(compiler_python, results(context.cache)) as compiler:
         devices = compiler.devices(request.topology)
-        steps = {"here": _step(request, here, {}, devices, compiler, context)}
+        steps = {"here": _step(request, here, {}, devices, compiler=compiler, context=context)}
         if stock is not None:
             more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(_packages(here, context))}
-            steps["stock"] = _step(request, Interpreter(here.version, stock), more, devices, compiler, context)
+            there = Interpreter(here.version, stock)
+            steps["stock"] = _step(request, there, more, devices, compiler=compiler, context=context)
     return steps
 
 
@@ -178,6 +172,7 @@ def _step(
     interpreter: Interpreter,
     more: Mapping[str, str],
     devices: int,
+    *,
     compiler: TpuCompiler,
     context: Context,
 ) -> Step:
@@ -218,7 +213,13 @@ def _trace(
             XLA_SAVE_TENSORS_FILE=str(graphs),
             XLA_SAVE_TENSORS_FMT="stablehlo",
         )
-        command = [interpreter.path, trace.__file__, request.program, request.function, str(request.calls)]
+        command: list[str | Path] = [
+            interpreter.path,
+            trace.__file__,
+            request.program,
+            request.function,
+            str(request.calls),
+        ]
         completed = context.runner.run(command, name="trace", env=environment, check=False)
         try:
             answer = json.loads(completed.output.splitlines()[-1])
@@ -256,7 +257,9 @@ def report(steps: Mapping[str, Step]) -> str:
     table += [[key, *(rows.get(key, "0") for rows in columns.values())] for key in keys]
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
         for row in table
     ]
     return "\n".join(line.rstrip() for line in lines)

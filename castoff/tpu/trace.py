@@ -13,7 +13,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_GRAPH = re.compile(r"^TensorsGraphInfo:\n(.*?)\n\n.*?^## BEGIN_GRAPH\n(.*?)^(?:Graph Hash|## END_GRAPH)", re.MULTILINE | re.DOTALL)
+_GRAPH = re.compile(
+    r"^TensorsGraphInfo:\n(.*?)\n\n.*?^## BEGIN_GRAPH\n(.*?)^(?:Graph Hash|## END_GRAPH)", re.MULTILINE | re.DOTALL
+)
 _FRAME = re.compile(r"^\s*(\S+) \((.*):(\d+)\)$", re.MULTILINE)
 _CAST = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx?]*x)?(\w+)>\) -> tensor<(?:[\dx?]*x)?(\w+)>")
 
@@ -55,14 +58,15 @@ def program_of(tensors: Sequence[torch.Tensor]) -> tuple[bytes, int]:
     """
     import torch_xla
 
-    return torch_xla._XLAC._get_stablehlo(list(tensors), "", [], True), partitions()
+    stablehlo: bytes = torch_xla._XLAC._get_stablehlo(list(tensors), "", [], True)
+    return stablehlo, partitions()
 
 
 def partitions() -> int:
     """Return the number of devices that this process shards its graphs over: 1 without SPMD."""
     import torch_xla.runtime
 
-    return torch_xla.runtime.global_runtime_device_count() if torch_xla.runtime.is_spmd() else 1
+    return int(torch_xla.runtime.global_runtime_device_count()) if torch_xla.runtime.is_spmd() else 1
 
 
 def read_graphs(text: str) -> list[Graph]:
@@ -105,15 +109,15 @@ def main() -> int:
             del kept
             end = _size()
     except Exception as error:  # noqa: BLE001 - whatever a user's program raises
-        import traceback
-
         traceback.print_exc()
-        return _fault(f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Mend it; it runs on the CPU.")
+        return _fault(
+            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Mend it; it runs on the CPU."
+        )
     print("\n" + json.dumps({"start": start, "end": end, "partitions": partitions(), **_versions()}))
     return 0
 
 
-def _function(program: str, name: str):
+def _function(program: str, name: str) -> Callable[[], object]:
     spec = importlib.util.spec_from_file_location(Path(program).stem, program)
     if spec is None or spec.loader is None:
         raise ImportError(f"{program} is not a Python file")
@@ -124,7 +128,8 @@ def _function(program: str, name: str):
     if not callable(function):
         known = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
         raise AttributeError(f"it has no function {name!r}; it has: {known or 'none'}")
-    return function
+    found: Callable[[], object] = function
+    return found
 
 
 def _size() -> int:

@@ -30,7 +30,7 @@ def host_bounds(topology):
     """Return the chips of one host: 2x2x1, and less where the topology has an odd number of chips."""
     layout = re.fullmatch(r"[^:=]+[:=](\d+(?:x\d+)*)(?:_\w+)?", topology)
     sizes = [int(size) for size in layout[1].split("x")] if layout else []
-    return tuple(2 if at < 2 and size % 2 == 0 else 1 for at, size in enumerate([*sizes, 1, 1, 1][:3]))
+    return (*(2 if size % 2 == 0 else 1 for size in [*sizes, 1, 1][:2]), 1)
 
 
 def devices_of(topology):
@@ -45,8 +45,9 @@ def devices_of(topology):
         description = topologies.get_topology_desc(
             platform="tpu", topology_name=topology, chips_per_host_bounds=host_bounds(topology)
         )
-    except Exception as error:  # jaxlib's error classes moved between releases
-        raise BadJobError("topology", f"one of {', '.join(known_topologies())}, or another size of these", said(error))
+    except Exception as error:
+        expected = f"one of {', '.join(known_topologies())}, or another size of these"
+        raise BadJobError("topology", expected, said(error)) from error
     return description.devices
 
 
@@ -112,7 +113,7 @@ def compile_job(job):
     program = bytecode_of(base64.b64decode(job["stablehlo"]))
     try:
         executable = devices[0].client.compile(program, xla_client.DeviceList(tuple(devices[:partitions])), options)
-    except Exception as error:  # jaxlib's error classes moved between releases
+    except Exception as error:
         raise BadJobError("program", f"a program that compiles for {job['topology']}", said(error)) from error
     (module,) = executable.hlo_modules()
     stats = executable.get_compiled_memory_stats()
