@@ -21,6 +21,8 @@ __all__ = ["TOPICS", "library"]
 #: belongs to a topic that is not in this build.
 TOPICS = {
     "matmul-out-dtype": "_matmul_out_dtype",
+    "out-dtype-op": "_out_dtype_op",
+    "wide-weight-grad": "_wide_weight_grad",
 }
 
 _HERE = Path(__file__).resolve().parent

@@ -5,6 +5,8 @@ operator that it makes of them. It takes what ``jax.lax.dot_general`` takes.
 """
 
 import ctypes
+from collections.abc import Sequence
+from typing import Optional
 
 import torch
 import torch_xla
@@ -27,6 +29,74 @@ def _dot_general(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batc
     return torch_xla._XLAC._xla_dot_general(lhs, rhs, (contracting, batch), None, preferred_element_type)
 
 
+def _dot_general_meta(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
+    paired = zip((*lhs_batch, *lhs_contracting), (*rhs_batch, *rhs_contracting), strict=True)
+    for i, j in paired:
+        torch._check(
+            lhs.shape[i] == rhs.shape[j],
+            lambda i=i, j=j: (
+                f"dot_general: expected dimension {i} of lhs and {j} of rhs to be of one size, but "
+                f"found {tuple(lhs.shape)} and {tuple(rhs.shape)}"
+            ),
+        )
+    sizes = [lhs.shape[i] for i in lhs_batch]
+    sizes += [size for i, size in enumerate(lhs.shape) if i not in lhs_batch and i not in lhs_contracting]
+    sizes += [size for i, size in enumerate(rhs.shape) if i not in rhs_batch and i not in rhs_contracting]
+    return lhs.new_empty(sizes, dtype=preferred_element_type)
+
+
+def _permuted(dot: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """``dot``, whose dimension i is dimension order[i] of the result."""
+    permutation = sorted(range(len(order)), key=order.__getitem__)
+    return dot if permutation == list(range(len(order))) else dot.permute(permutation)
+
+
+def _gradient(grad, grad_free, other, contracting, other_contracting, batch, other_batch, free) -> torch.Tensor:
+    """The gradient of one factor of a dot_general, of the output's gradient and the other factor.
+
+    ``grad_free`` is where the factor's free dimensions stand in ``grad``; ``contracting``, ``batch``
+    and ``free`` are the factor's own dimensions, those that begin with ``other`` the other factor's.
+    """
+    other_free = [i for i in range(other.dim()) if i not in other_contracting and i not in other_batch]
+    grad_batch = list(range(len(batch)))
+    summed = [i for i in range(len(batch), grad.dim()) if i not in grad_free]
+    by_other = [i for _, i in sorted(zip(other_contracting, contracting, strict=True))]
+    dot_general = torch.ops.castoff.dot_general
+    # Of the two orders of the operands the one that needs no transpose, if there is one.
+    order = [*batch, *by_other, *free]
+    if order == sorted(order):
+        return dot_general(other, grad, other_free, summed, other_batch, grad_batch, grad.dtype)
+    dot = dot_general(grad, other, summed, other_free, grad_batch, other_batch, grad.dtype)
+    return _permuted(dot, [*batch, *free, *by_other])
+
+
+def _save_factors(ctx, inputs, output) -> None:
+    lhs, rhs, *ctx.dimensions, _ = inputs
+    ctx.save_for_backward(lhs if ctx.needs_input_grad[1] else None, rhs if ctx.needs_input_grad[0] else None)
+    ctx.ranks = lhs.dim(), rhs.dim()
+
+
+def _dot_general_backward(ctx, grad):
+    """Gradients of both factors: dot_general with the output's gradient, uncast, in that gradient's dtype.
+
+    That is what ``jax.lax.dot_general`` does with its ``preferred_element_type``: the wide cotangent meets
+    the narrow factor in one dot of mixed dtypes, which accumulates and returns in the wide one. What is
+    narrower, the factor's own dtype say, the engine makes of it afterwards, in one rounding.
+    """
+    lhs, rhs = ctx.saved_tensors
+    lhs_contracting, rhs_contracting, lhs_batch, rhs_batch = map(list, ctx.dimensions)
+    lhs_free = [i for i in range(ctx.ranks[0]) if i not in lhs_contracting and i not in lhs_batch]
+    rhs_free = [i for i in range(ctx.ranks[1]) if i not in rhs_contracting and i not in rhs_batch]
+    in_grad = range(len(lhs_batch), len(lhs_batch) + len(lhs_free) + len(rhs_free))
+    of_lhs, of_rhs = in_grad[: len(lhs_free)], in_grad[len(lhs_free) :]
+    grads: list[Optional[torch.Tensor]] = [None] * 7
+    if rhs is not None:
+        grads[0] = _gradient(grad, of_lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, lhs_free)
+    if lhs is not None:
+        grads[1] = _gradient(grad, of_rhs, lhs, rhs_contracting, lhs_contracting, rhs_batch, lhs_batch, rhs_free)
+    return tuple(grads)
+
+
 # Where torch.compile executes lazy tensors this runs under dynamo, which is not to trace it.
 set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT))
 
@@ -42,4 +112,9 @@ def install() -> None:
         raise ImportError(f"castoff: matmul-out-dtype cannot take its place: {error.decode()}")
     kernels = torch.library.Library("castoff", "IMPL")
     kernels.impl("dot_general", _dot_general, "XLA")
+    kernels.impl("dot_general", _dot_general_meta, "Meta")
+    torch.library.register_autograd(
+        "castoff::dot_general", _dot_general_backward, setup_context=_save_factors, lib=kernels
+    )
+    torch.library.register_autograd("castoff::widen", lambda ctx, grad: (grad, None), lib=kernels)
     _registrations.append(kernels)

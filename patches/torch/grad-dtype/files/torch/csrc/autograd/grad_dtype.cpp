@@ -220,15 +220,20 @@ std::optional<Demand> demand_of_leaf(const Edge& edge) {
   return Demand{with_grad_dtype(recorded, state->grad_dtype, leaf), *edge.function};
 }
 
-std::optional<Demand> demand_of_view(const Edge& edge, const Edge& behind) {
+// What the view that `edge` leads to has to hand on to `behind`.
+GradDtype wanted_of_view(const Edge& edge, const Edge& behind) {
   const auto& recorded = edge.function->input_metadata(edge.input_nr);
-  if (recorded.was_default_constructed() || recorded.is_nested_tensor()) {
-    return std::nullopt;
-  }
-  const auto wanted = demanded_through_views(behind, dtype_of(recorded));
+  return recorded.was_default_constructed() || recorded.is_nested_tensor()
+             ? GradDtype::of_tensor()
+             : demanded_through_views(behind, dtype_of(recorded));
+}
+
+std::optional<Demand> demand_of_view(const Edge& edge, const Edge& behind) {
+  const auto wanted = wanted_of_view(edge, behind);
   if (wanted.is_of_tensor()) {
     return std::nullopt;
   }
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
   return Demand{with_grad_dtype(recorded, wanted, /*leaf=*/{}), *behind.function};
 }
 
@@ -394,6 +399,22 @@ GradDtype of_output(const at::Tensor& output) {
                  !node->input_metadata(index).was_default_constructed()
              ? recorded_in(node->input_metadata(index))
              : GradDtype::exactly(output.scalar_type());
+}
+
+GradDtype demanded_over(const Edge& edge) {
+  if (!engine_in_use() || !edge.function) {
+    return GradDtype::of_tensor();
+  }
+  if (leaf_behind(edge) != nullptr) {
+    const auto state = state_behind(edge);
+    return state ? state->grad_dtype : GradDtype::of_tensor();
+  }
+  const auto* behind = behind_views(edge);
+  if (behind != nullptr && behind != &edge) {
+    return wanted_of_view(edge, *behind);
+  }
+  const auto& recorded = edge.function->input_metadata(edge.input_nr);
+  return recorded.was_default_constructed() ? GradDtype::of_tensor() : recorded_in(recorded);
 }
 
 const Node& demanding_node(const Edge& edge) {

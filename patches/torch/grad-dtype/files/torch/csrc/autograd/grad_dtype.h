@@ -99,6 +99,10 @@ void declare_output(const at::Tensor& output, GradDtype wanted);
 // What the node of a non-leaf wants its gradient to be: never of_tensor().
 GradDtype of_output(const at::Tensor& output);
 
+// The dtype that the gradient that travels `edge` will have behind the engine; of_tensor() where
+// the tensor's own says it. An operator that can make a gradient in that dtype asks for it here.
+GradDtype demanded_over(const Edge& edge);
+
 // The node that says what dtype the gradient that travels `edge` has: edge's own, or one behind the
 // views that it leads to.
 const Node& demanding_node(const Edge& edge);

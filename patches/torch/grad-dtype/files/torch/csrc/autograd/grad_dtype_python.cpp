@@ -94,6 +94,16 @@ extern "C" C10_EXPORT int castoff_grad_dtype_get(c10::TensorImpl* impl) {
   return gd::get(*impl).code();
 }
 
+// For other libraries: the same for the gradient that travels `edge`.
+extern "C" C10_EXPORT int castoff_grad_dtype_over_edge(const torch::autograd::Edge* edge) {
+  return gd::demanded_over(*edge).code();
+}
+
+// Its value is 0 while no leaf has a grad_dtype.
+extern "C" C10_EXPORT const std::atomic<int64_t>* castoff_grad_dtype_tensors_in_use() {
+  return &gd::tensors_in_use;
+}
+
 // The same for a non-leaf, from its node.
 extern "C" C10_EXPORT int castoff_grad_dtype_of_output(c10::TensorImpl* impl) {
   return gd::of_output(gd::borrowed(impl)).code();

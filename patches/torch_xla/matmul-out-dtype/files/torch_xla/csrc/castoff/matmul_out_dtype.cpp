@@ -25,6 +25,8 @@
 #include <ATen/ops/detach_copy_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/expand_ops.h>
+#include <ATen/ops/full_like_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/view_copy_ops.h>
@@ -88,6 +90,22 @@ Tensor dot_general(const Tensor& lhs, const Tensor& rhs, IntArrayRef lhs_contrac
   return op.call(lhs, rhs, lhs_contracting, rhs_contracting, batch, batch, dtype);
 }
 
+constexpr const char* kWidenSchema = "widen(Tensor self, ScalarType dtype) -> Tensor";
+
+// self in a wider dtype. Its gradient, unlike that of Tensor.to, stays in that dtype: the engine
+// narrows it unless self is a leaf whose grad_dtype is the wide one.
+Tensor widen(const Tensor& self, ScalarType dtype) {
+  using Signature = Tensor(const Tensor&, ScalarType);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("castoff::widen", "").typed<Signature>();
+  return op.call(self, dtype);
+}
+
+Tensor widen_kernel(const Tensor& self, ScalarType dtype) {
+  return at::_ops::_to_copy::call(self, dtype, std::nullopt, std::nullopt, std::nullopt,
+                                  /*non_blocking=*/false, std::nullopt);
+}
+
 Tensor view_as(const Tensor& t, std::vector<c10::SymInt> sizes) {
   return at::_ops::view_copy::redispatch(kXla, t, sizes);
 }
@@ -113,7 +131,14 @@ Tensor times(const Tensor& t, const Scalar& factor) {
   if (factor.equal(1)) return t;
   Tensor number = c10::scalar_to_tensor(factor);
   number.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return at::_ops::mul_Tensor::redispatch(kXla, t, number);
+  return at::_ops::mul_Tensor::call(t, number);
+}
+
+// Zeros that have a gradient in self, which is zero: what torch's own addmm gives for beta == 0.
+Tensor zeros_of(const Tensor& self, ScalarType dtype) {
+  const Tensor all = at::_ops::full_like::call(self, true, at::kBool, std::nullopt, std::nullopt,
+                                               std::nullopt, std::nullopt);
+  return at::_ops::masked_fill_Scalar::call(widen(self, dtype), all, 0);
 }
 
 // beta * self + alpha * product. With beta == 0, self is not looked at: its nans do not spread.
@@ -127,13 +152,12 @@ Tensor add_scaled(const Tensor& self, const Tensor& product, const Scalar& beta,
   }
   const Tensor scaled = times(product, in_dtype_of(alpha, dtype));
   const Scalar factor = in_dtype_of(beta, dtype);
-  if (factor.equal(0)) return scaled;
-  const Tensor wide =
-      self.scalar_type() == dtype
-          ? self
-          : at::_ops::_to_copy::redispatch(kXla, self, dtype, std::nullopt, std::nullopt,
-                                           std::nullopt, /*non_blocking=*/false, std::nullopt);
-  return at::_ops::add_Tensor::redispatch(kXla, scaled, times(wide, factor), 1);
+  if (factor.equal(0))
+    return at::GradMode::is_enabled() && self.requires_grad()
+               ? at::_ops::add_Tensor::call(scaled, zeros_of(self, dtype), 1)
+               : scaled;
+  const Tensor wide = self.scalar_type() == dtype ? self : widen(self, dtype);
+  return at::_ops::add_Tensor::call(scaled, times(wide, factor), 1);
 }
 
 // ---- out_dtype=, with the checks and messages of torch's CUDA kernels
@@ -164,13 +188,13 @@ Tensor mm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
   check_matrices("self", self, mat2);
   TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "input dtypes must be the same");
   check_out_dtype(self.scalar_type(), out_dtype);
-  if (out_dtype == self.scalar_type()) return at::_ops::mm::redispatch(kXla, self, mat2);
+  if (out_dtype == self.scalar_type()) return at::_ops::mm::call(self, mat2);
   return dot_general(self, mat2, {1}, {0}, {}, out_dtype);
 }
 
 Tensor bmm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
   check_batches(self, mat2, out_dtype);
-  if (out_dtype == self.scalar_type()) return at::_ops::bmm::redispatch(kXla, self, mat2);
+  if (out_dtype == self.scalar_type()) return at::_ops::bmm::call(self, mat2);
   return dot_general(self, mat2, {2}, {1}, {0}, out_dtype);
 }
 
@@ -186,7 +210,7 @@ Tensor addmm_dtype(const Tensor& self, const Tensor& mat1, const Tensor& mat2, S
   check_matrices("mat1", mat1, mat2);
   check_out_dtype(mat1.scalar_type(), out_dtype);
   if (out_dtype == mat1.scalar_type()) {
-    return at::_ops::addmm::redispatch(kXla, self, mat1, mat2, beta, alpha);
+    return at::_ops::addmm::call(self, mat1, mat2, beta, alpha);
   }
   return add_scaled(self, dot_general(mat1, mat2, {1}, {0}, {}, out_dtype), beta, alpha);
 }
@@ -197,9 +221,61 @@ Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& bat
   TORCH_CHECK(self.scalar_type() == batch1.scalar_type() || self.scalar_type() == out_dtype,
               "self dtype must match either out_dtype or batch1 dtype");
   if (out_dtype == batch1.scalar_type()) {
-    return at::_ops::baddbmm::redispatch(kXla, self, batch1, batch2, beta, alpha);
+    return at::_ops::baddbmm::call(self, batch1, batch2, beta, alpha);
   }
   return add_scaled(self, dot_general(batch1, batch2, {2}, {1}, {0}, out_dtype), beta, alpha);
+}
+
+// ---- out_dtype= under autograd
+//
+// Where a graph is to be recorded the product is made above the kernels of XLA, by operators that
+// are differentiable themselves (castoff::dot_general and castoff::widen, see
+// _matmul_out_dtype.py), so that it differentiates as often as one likes. Where not, the operator
+// goes down to its XLA kernel as it is.
+
+template <class... Tensors>
+bool records_graph(const Tensors&... operands) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!(operands._fw_grad(/*level=*/0).defined() || ...),
+                              "matrix products with out_dtype= have no forward-mode derivative on "
+                              "XLA: expected operands without tangents. Convert the operands to "
+                              "out_dtype, or use reverse mode");
+  return at::GradMode::is_enabled() && (operands.requires_grad() || ...);
+}
+
+Tensor mm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
+                         ScalarType out_dtype) {
+  if (records_graph(self, mat2)) return mm_dtype(self, mat2, out_dtype);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return at::_ops::mm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
+}
+
+Tensor bmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
+                          ScalarType out_dtype) {
+  if (records_graph(self, mat2)) return bmm_dtype(self, mat2, out_dtype);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return at::_ops::bmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
+}
+
+Tensor addmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat1,
+                            const Tensor& mat2, ScalarType out_dtype, const Scalar& beta,
+                            const Scalar& alpha) {
+  if (records_graph(self, mat1, mat2)) {
+    return addmm_dtype(self, mat1, mat2, out_dtype, beta, alpha);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return at::_ops::addmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat1, mat2,
+                                           out_dtype, beta, alpha);
+}
+
+Tensor baddbmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& batch1,
+                              const Tensor& batch2, ScalarType out_dtype, const Scalar& beta,
+                              const Scalar& alpha) {
+  if (records_graph(self, batch1, batch2)) {
+    return baddbmm_dtype(self, batch1, batch2, out_dtype, beta, alpha);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return at::_ops::baddbmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, batch1,
+                                             batch2, out_dtype, beta, alpha);
 }
 
 // ---- out=
@@ -464,7 +540,10 @@ void stand_before(torch::Library& lib, DispatchKey key, const char* name, const 
 
 void install() {
   const QuietOverride quiet;
-  library(torch::Library::FRAGMENT, "castoff", std::nullopt).def(kDotGeneralSchema);
+  torch::Library& castoff = library(torch::Library::FRAGMENT, "castoff", std::nullopt);
+  castoff.def(kDotGeneralSchema);
+  castoff.def(kWidenSchema);
+  castoff.impl("widen", torch::dispatch(DispatchKey::CompositeExplicitAutograd, widen_kernel));
 
   torch::Library& functional = library(torch::Library::IMPL, "aten", DispatchKey::Functionalize);
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
@@ -472,6 +551,11 @@ void install() {
   xla.impl("bmm.dtype", bmm_dtype);
   xla.impl("addmm.dtype", addmm_dtype);
   xla.impl("baddbmm.dtype", baddbmm_dtype);
+  torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
+  autograd.impl("mm.dtype", mm_dtype_autograd);
+  autograd.impl("bmm.dtype", bmm_dtype_autograd);
+  autograd.impl("addmm.dtype", addmm_dtype_autograd);
+  autograd.impl("baddbmm.dtype", baddbmm_dtype_autograd);
   for (const OutOperator& op : kOutOperators) {
     stand_before<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload, op);
     stand_before<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);

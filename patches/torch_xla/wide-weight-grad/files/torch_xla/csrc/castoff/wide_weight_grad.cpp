@@ -1,0 +1,170 @@
+#include <torch_xla/csrc/castoff/wide_weight_grad.h>
+
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/permute_ops.h>
+#include <ATen/ops/reshape_ops.h>
+#include <c10/util/accumulate.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace torch_xla::wide_weight_grad {
+
+GradDtypes grad_dtypes{};
+
+bool is_wide(const Edge& edge, ScalarType narrow) {
+  if (!at::isReducedFloatingType(narrow) || !edge.is_valid()) return false;
+  const int wanted = grad_dtypes.over_edge(&edge);
+  return wanted == static_cast<int>(ScalarType::Float) ||
+         wanted == static_cast<int>(ScalarType::Double);
+}
+
+bool is_wide(const Tensor& operand) {
+  return operand.defined() && operand.requires_grad() &&
+         at::isReducedFloatingType(operand.scalar_type()) &&
+         is_wide(torch::autograd::impl::gradient_edge(operand), operand.scalar_type());
+}
+
+Tensor to_float(const Tensor& t) {
+  return t.to(ScalarType::Float);
+}
+
+// ---- contract
+
+namespace {
+
+using Dims = std::vector<int64_t>;
+using Sizes = std::vector<c10::SymInt>;
+
+Dims others(int64_t rank, at::IntArrayRef some, at::IntArrayRef more) {
+  const auto is_in = [](at::IntArrayRef dims, int64_t dim) {
+    return std::find(dims.begin(), dims.end(), dim) != dims.end();
+  };
+  Dims left;
+  for (int64_t dim = 0; dim < rank; ++dim) {
+    if (!is_in(some, dim) && !is_in(more, dim)) left.push_back(dim);
+  }
+  return left;
+}
+
+c10::SymInt size_of(const Tensor& t, at::IntArrayRef dims) {
+  c10::SymInt size = 1;
+  for (const int64_t dim : dims) size *= t.sym_size(dim);
+  return size;
+}
+
+void append_sizes(Sizes& sizes, const Tensor& t, at::IntArrayRef dims) {
+  for (const int64_t dim : dims) sizes.push_back(t.sym_size(dim));
+}
+
+Tensor permuted(const Tensor& t, const Dims& order) {
+  return std::is_sorted(order.begin(), order.end()) ? t : t.permute(order);
+}
+
+// One factor as a matrix, or a batch of matrices. XLA:CPU has no dot of bfloat16 factors into
+// float32 with several contracting dimensions or with a batch dimension that does not lead.
+struct Factor {
+  Factor(const Tensor& t, at::IntArrayRef contracting, at::IntArrayRef batch)
+      : free(others(t.dim(), contracting, batch)) {
+    const bool leads = batch.empty() || (batch.size() == 1 && batch[0] == 0);
+    if (leads && contracting.size() == 1 && free.size() == 1) {
+      matrix = t;
+      contracted = contracting[0];
+      return;
+    }
+    Dims order(batch.begin(), batch.end());
+    order.insert(order.end(), contracting.begin(), contracting.end());
+    order.insert(order.end(), free.begin(), free.end());
+    Sizes sizes;
+    if (!batch.empty()) sizes.push_back(size_of(t, batch));
+    sizes.push_back(size_of(t, contracting));
+    sizes.push_back(size_of(t, free));
+    contracted = static_cast<int64_t>(sizes.size()) - 2;
+    matrix = permuted(t, order).reshape_symint(sizes);
+  }
+
+  Tensor matrix;
+  int64_t contracted = 0;
+  const Dims free;  // dimensions of the tensor that it was made of
+};
+
+Tensor float_dot(const Factor& lhs, const Factor& rhs, bool batched) {
+  if (at::GradMode::is_enabled()) {  // of operators that can be differentiated again
+    const Tensor l = to_float(lhs.matrix), r = to_float(rhs.matrix);
+    return (lhs.contracted == batched ? l.transpose(-1, -2) : l)
+        .matmul(rhs.contracted == batched ? r : r.transpose(-1, -2));
+  }
+  using Signature = Tensor(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef,
+                           at::IntArrayRef, at::IntArrayRef, ScalarType);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("castoff::dot_general", "").typed<Signature>();
+  const Dims batch(batched ? 1 : 0, 0);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return op.call(lhs.matrix, rhs.matrix, {lhs.contracted}, {rhs.contracted}, batch, batch,
+                 ScalarType::Float);
+}
+
+}  // namespace
+
+Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contracting,
+                at::IntArrayRef rhs_contracting, at::IntArrayRef lhs_batch,
+                at::IntArrayRef rhs_batch) {
+  const Factor left(lhs, lhs_contracting, lhs_batch), right(rhs, rhs_contracting, rhs_batch);
+  const Tensor product = float_dot(left, right, !lhs_batch.empty());
+  if (lhs_batch.size() <= 1 && left.free.size() == 1 && right.free.size() == 1) return product;
+  Sizes sizes;
+  append_sizes(sizes, lhs, lhs_batch);
+  append_sizes(sizes, lhs, left.free);
+  append_sizes(sizes, rhs, right.free);
+  return product.reshape_symint(sizes);
+}
+
+// ---- registration
+
+namespace {
+
+// The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
+// is meant: einsum has one by torch_xla.
+class QuietOverride final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("previously registered kernel") == std::string::npos) {
+      outer_->process(warning);
+    }
+  }
+
+ private:
+  c10::WarningHandler* outer_ = c10::WarningUtils::get_warning_handler();
+  c10::WarningUtils::WarnAlways always_;  // does not use up the "once"
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
+void install() {
+  const QuietOverride quiet;
+  // Registrations last as long as the process does.
+  auto& library = *new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA,
+                                      __FILE__, __LINE__);
+  register_matmuls(library);
+  register_einsum(library);
+  register_embedding(library);
+}
+
+}  // namespace
+}  // namespace torch_xla::wide_weight_grad
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once, with what torch's topic
+// grad-dtype exports.
+extern "C" __attribute__((visibility("default"))) const char* castoff_wide_weight_grad_install(
+    const std::atomic<int64_t>* tensors_in_use, int (*over_edge)(const torch::autograd::Edge*)) {
+  static std::string error;
+  try {
+    torch_xla::wide_weight_grad::grad_dtypes = {tensors_in_use, over_edge};
+    torch_xla::wide_weight_grad::install();
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
+}

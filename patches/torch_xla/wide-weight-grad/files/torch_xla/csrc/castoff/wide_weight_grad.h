@@ -1,0 +1,168 @@
+#pragma once
+
+// Gradients of weights that are wider than the weight, straight from operators that accumulate in
+// float32: what the kernels of this topic share.
+//
+// An operand is wide if its gradient goes, through views only, to a leaf whose grad_dtype is wider
+// than the operand. The engine (torch's topic grad-dtype) then takes that gradient as it comes. So
+// the kernels here, above those of torch and torch_xla on AutogradXLA, give an operator that has a
+// wide operand a node of their own; every other call goes to the kernel that was there before.
+//
+// A node asks again when its gradient arrives, as the engine does: whoever hooks into a view after
+// the forward pass, or changes the grad_dtype, gets the gradient that stock would give.
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/impl/boxing.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace torch_xla::wide_weight_grad {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::ScalarType;
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// ---- who wants a wide gradient
+
+// What torch's topic grad-dtype answers with. Set once, before the first kernel is registered.
+struct GradDtypes {
+  const std::atomic<int64_t>* tensors_in_use;
+  int (*over_edge)(const Edge*);
+};
+extern GradDtypes grad_dtypes;
+
+// All that a call costs while no tensor has a grad_dtype.
+inline bool in_use() {
+  return C10_UNLIKELY(grad_dtypes.tensors_in_use->load(std::memory_order_relaxed) != 0) &&
+         at::GradMode::is_enabled();
+}
+
+// Whether the gradient over `edge`, of a tensor of dtype `narrow`, is wanted in float32 or wider.
+bool is_wide(const Edge& edge, ScalarType narrow);
+bool is_wide(const Tensor& operand);
+inline bool is_wide(const std::optional<Tensor>& operand) {
+  return operand && is_wide(*operand);
+}
+
+// The nodes here have no forward mode.
+template <class... Operands>
+bool has_forward_gradient(const Operands&... operands) {
+  return (torch::autograd::isFwGradDefined(operands) || ...);
+}
+
+// ---- nodes
+
+// The base of the nodes: locks and frees what they saved as the nodes that torch generates do.
+class WideNode : public Node {
+ public:
+  variable_list apply(variable_list&& grads) final {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list results(num_outputs());
+    differentiate(grads[0], results);
+    return results;
+  }
+  void release_variables() final {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    release();
+  }
+
+ protected:
+  // Puts the gradients that are wanted into `results`. `grad` may be undefined.
+  virtual void differentiate(const Tensor& grad, variable_list& results) = 0;
+  virtual void release() = 0;
+
+  bool wants(size_t output) const { return task_should_compute_output(output); }
+  bool wants_wide(size_t output) const {
+    return is_wide(next_edge(output), c10::typeMetaToScalarType(input_metadata(0).dtype()));
+  }
+  Tensor unpack(const SavedVariable& saved) { return saved.unpack(shared_from_this()); }
+};
+
+template <class NodeType>
+std::shared_ptr<NodeType> make_node() {
+  return std::shared_ptr<NodeType>(new NodeType(), torch::autograd::deleteNode);
+}
+
+inline SavedVariable save(const Tensor& input) {
+  return SavedVariable(input, /*is_output=*/false);
+}
+
+// What `forward` gives below autograd, as the output of `node`.
+template <class Forward>
+auto record(const std::shared_ptr<WideNode>& node, const Forward& forward) {
+  auto result = [&] {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return forward();
+  }();
+  torch::autograd::set_history(result, node);
+  return result;
+}
+
+// ---- operators that accumulate in float32
+
+// The products of lhs and rhs summed over the contracting dimensions, in float32. Its dimensions:
+// the batch ones, what is left of lhs, what is left of rhs. Differentiable under create_graph.
+Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contracting,
+                at::IntArrayRef rhs_contracting, at::IntArrayRef lhs_batch = {},
+                at::IntArrayRef rhs_batch = {});
+
+Tensor to_float(const Tensor& t);
+
+// ---- kernels that stand before another
+
+// The kernel of Op (a class in at::_ops) that was on AutogradXLA before ours.
+template <class Op>
+class Previous {
+ public:
+  static const c10::OperatorHandle& op() {
+    static const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    return handle;
+  }
+  static void capture() {
+    kernel_.emplace(op().getComputedKernelForDispatchKey(DispatchKey::AutogradXLA));
+  }
+  template <class... Arguments>
+  static auto call(DispatchKeySet keys, const Arguments&... arguments) {
+    using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(Arguments));
+    torch::jit::push(stack, arguments...);
+    kernel_->callBoxed(op(), keys, &stack);
+    return c10::impl::PopResult<Result>::call(stack);
+  }
+
+ private:
+  static inline std::optional<c10::SafeKernelFunction> kernel_;
+};
+
+template <class Op, class Kernel>
+void stand_before(torch::Library& library, const Kernel& kernel) {
+  Previous<Op>::capture();
+  const std::string overload = Op::overload_name;
+  library.impl((Op::name + (overload.empty() ? "" : "." + overload)).c_str(), kernel);
+}
+
+void register_matmuls(torch::Library& library);
+void register_einsum(torch::Library& library);
+void register_embedding(torch::Library& library);
+
+}  // namespace torch_xla::wide_weight_grad
