@@ -260,8 +260,12 @@ class _Writer:
         if reducers:
             root = next(inner for inner in self._module.computations[reducers[0]] if inner.root)
             op = f"{op}[{root.op} {root.dtype}]"
-        groups = f", groups={instruction.groups}" if instruction.op.startswith(_COLLECTIVES) else ""
-        return f"{op}({_flat(operands)}){groups}"
+        more = ""
+        if instruction.op.startswith(_COLLECTIVES):
+            more = f", groups={instruction.groups}"
+        elif instruction.op == "get-tuple-element":
+            more = f", index={instruction.index}"
+        return f"{op}({_flat(operands)}){more}"
 
     def _line(self, indent: str, shape: str, what: str) -> str:
         number = f"%{self._count}"
