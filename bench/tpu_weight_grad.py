@@ -1,12 +1,14 @@
 """What a float32 weight gradient costs on a TPU: a step of a 4096³ linear layer, stock beside patched.
 
-The weight is bfloat16 and its gradient is accumulated over micro-batches. Stock adds bfloat16 gradients
-to a float32 buffer, as people do who want the accumulation to be exact; patched declares
-``weight.grad_dtype = torch.float32`` and lets the backward accumulate. Both are traced on CPU-XLA, in
-the environments given, and compiled by the pin's own libtpu; no TPU is needed.
+The weight is bfloat16 and its gradient is accumulated over micro-batches, in three ways:
 
-Exit status 1 if the patched step has a convert between its convolution and the accumulation, or more
-estimated cycles or temporary bytes than stock's.
+stock, bf16 sum   stock wheels as they are: bfloat16 gradients, summed in bfloat16
+stock, f32 sum    stock wheels with what people add by hand: a float32 buffer, fed by bfloat16 gradients
+patched           ``weight.grad_dtype = torch.float32``: the backward accumulates in float32
+
+All are traced on CPU-XLA, in the environments given, and compiled by the pin's own libtpu; no TPU is
+needed. Exit status 1 if the patched step has a convert between its convolution and the accumulation, or
+more estimated cycles or temporary bytes than stock's with a float32 sum.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ def data(dtype):
     return torch.zeros(n, n, dtype=dtype).to("xla")
 
 weight, x, out = data(torch.bfloat16).requires_grad_(), data(torch.bfloat16), data(torch.bfloat16)
-if kind == "wide":
-    weight.grad_dtype = torch.float32
-    weight.grad = data(torch.float32)
+if kind != "buffer":
+    grad_dtype = torch.float32 if kind == "wide" else torch.bfloat16
+    if kind == "wide":
+        weight.grad_dtype = grad_dtype
+    weight.grad = data(grad_dtype)
     torch_xla.sync()
     torch.nn.functional.linear(x, weight).backward(out)
     total = weight.grad
@@ -50,7 +54,7 @@ else:
     torch_xla.sync()
     torch.nn.functional.linear(x, weight).backward(out)
     total = buffer.add_(weight.grad)
-assert total.dtype == torch.float32
+assert total.dtype == (torch.bfloat16 if kind == "narrow" else torch.float32)
 sys.stdout.buffer.write(program_of([total])[0])
 """
 
@@ -74,7 +78,7 @@ def measure(compiler: TpuCompiler, program: bytes, topology: str) -> dict[str, i
     (convolution,) = module.find("convolution")
     return {
         "converts between convolution and sum": len(module.converts()),
-        "bits of the convolution's result": int("".join(filter(str.isdigit, convolution.dtype.removeprefix("b")))),
+        "bits of the convolution's result": {"bf16": 16, "f32": 32}[convolution.dtype],
         "estimated cycles": compiled.estimated_cycles,
         "temporary bytes": compiled.memory["temp"],
         "argument bytes": compiled.memory["argument"],
@@ -99,7 +103,11 @@ def main(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
     """Compare a step with float32 weight gradients with stock's bfloat16 ones, on the TPU compiler."""
-    programs = {"stock": trace(stock, "narrow"), "patched": trace(patched, "wide")}
+    programs = {
+        "stock, bf16 sum": trace(stock, "narrow"),
+        "stock, f32 sum": trace(stock, "buffer"),
+        "patched": trace(patched, "wide"),
+    }
     try:
         with TpuCompiler(compiler, results) as tpu:
             found = {
@@ -110,14 +118,14 @@ def main(
         raise SystemExit(
             f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
         ) from error
-    faults = {topology: judge(**columns) for topology, columns in found.items()}
+    faults = {topology: judge(columns["stock, f32 sum"], columns["patched"]) for topology, columns in found.items()}
     if json_output:
         print(json.dumps({"steps": found, "faults": faults}))
     else:
         for topology, columns in found.items():
-            print(f"{topology:<38} {'stock':>14} {'patched':>14}")
-            for name in columns["stock"]:
-                print(f"  {name:<36} {columns['stock'][name]:>14,} {columns['patched'][name]:>14,}")
+            print(f"{topology:<38}" + "".join(f"{column:>17}" for column in columns))
+            for name in columns["patched"]:
+                print(f"  {name:<36}" + "".join(f"{figures[name]:>17,}" for figures in columns.values()))
     worse = [f"{topology}: {fault}" for topology, list_ in faults.items() for fault in list_]
     if worse:
         raise SystemExit("\n".join(worse))

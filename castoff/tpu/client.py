@@ -81,7 +81,7 @@ class TpuCompiler:
     """
 
     def __init__(self, python: Path, cache: Path) -> None:
-        self._python = python
+        self.python = python
         self._cache = cache
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[str] | None = None
@@ -173,7 +173,7 @@ class TpuCompiler:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker lives
         try:
             self._worker = subprocess.Popen(
-                [self._python, "-I", WORKER],
+                [self.python, "-I", WORKER],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -184,7 +184,7 @@ class TpuCompiler:
             self._stop()
             raise TpuError(
                 "the TPU compiler cannot be started",
-                expected=f"a Python at {self._python}",
+                expected=f"a Python at {self.python}",
                 found=str(error.strerror),
                 next_step="Make its environment anew: castoff tpu environment",
             ) from error

@@ -60,9 +60,11 @@ def compiler_environment() -> tuple[Path, Path]:
     """The Python of the compiler's environment, and the folder of its results."""
     names = ("CASTOFF_TPU_PYTHON", "CASTOFF_TPU_RESULTS")
     if not all(name in os.environ for name in names):
-        answer = subprocess.run(
-            [ROOT / ".venv" / "bin" / "castoff", "tpu", "environment"], check=True, stdout=subprocess.PIPE, text=True
+        castoff = ROOT / ".venv" / "bin" / "castoff"
+        assert castoff.exists(), (
+            f"expected {' and '.join(names)}, or {castoff} to ask; run ./build.sh --help to make it"
         )
+        answer = subprocess.run([castoff, "tpu", "environment"], check=True, stdout=subprocess.PIPE, text=True)
         os.environ.update(line.split("=", 1) for line in answer.stdout.splitlines())
     return Path(os.environ[names[0]]), Path(os.environ[names[1]])
 
@@ -116,11 +118,17 @@ def expect_tpu(request, topology):
     return compare
 
 
+_accepted = set()
+
+
 def _accept(text, every, own):
     """Keep what is expected: in the file for all generations, or where another is there, in one's own."""
     every.parent.mkdir(parents=True, exist_ok=True)
-    if not every.exists() or every.read_text(encoding="utf-8") == text:
+    if every not in _accepted:
+        _accepted.add(every)
+        for old in every.parent.glob(f"{every.stem}.*"):
+            old.unlink()
+    if not every.exists():
         every.write_text(text, encoding="utf-8")
-        own.unlink(missing_ok=True)
-    else:
+    elif every.read_text(encoding="utf-8") != text:
         own.write_text(text, encoding="utf-8")

@@ -3,9 +3,21 @@
 Every test runs on v5e, v5p and v6e. With stock wheels the tests marked ``fails_on_stock`` must fail.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch_xla
+
+from castoff.errors import TpuError
+from castoff.tpu.client import TpuCompiler
+from castoff.tpu.hlo import normalize, parse
+from castoff.tpu.trace import program_of
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DEVICE = torch_xla.device()
 bf16, f32, s8, s32 = torch.bfloat16, torch.float32, torch.int8, torch.int32
@@ -146,6 +158,98 @@ def test_dot_general_feeds_the_mxu_with_s8(tpu_hlo, expect_tpu, topology):
     program = tpu_hlo(torch_xla._XLAC._xla_dot_general(a, b, (([1], [0]), ([], [])), None, s32), topology)
     assert ops(program, "convolution") == [("s32", "s8", "s8")]
     expect_tpu(program.text)
+
+
+# ---- out-dtype-op: pytorch/pytorch#103333
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("narrow", "wide"), [(bf16, f32), (s8, s32)], ids=["bf16", "s8"])
+def test_the_out_dtype_operator_feeds_the_mxu_with_its_operands_dtype(tpu_hlo, expect_tpu, topology, narrow, wide):
+    a, b = data(256, 512, dtype=narrow), data(512, 256, dtype=narrow)
+    product = torch.ops.higher_order.out_dtype(torch.ops.aten.mm.default, wide, a, b)
+    program = tpu_hlo(product, topology)
+    short = {bf16: "bf16", f32: "f32", s8: "s8", s32: "s32"}
+    assert ops(program, "convolution") == [(short[wide], short[narrow], short[narrow])]
+    assert program.converts == []
+    expect_tpu(program.text)
+
+
+# ---- several chips
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """A sharded program, traced in a process of its own: SPMD cannot be switched off again."""
+    program = tmp_path_factory.mktemp("spmd") / "sharded.py"
+    program.write_text(SHARDED)
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, program], env=environment, check=True, stdout=subprocess.PIPE).stdout
+
+
+def test_spmd_shardings_reach_the_tpu_compiler(tpu_compiler, expect_tpu, topology, sharded):
+    """A contraction sharded over two of four chips is a convolution of half its length, and an all-reduce."""
+    compiled = tpu_compiler.compile(sharded, topology, partitions=4)
+    assert [i.groups for i in parse(compiled.hlo).find("all-reduce")] == ["{{0,1},{2,3}}"]
+    expect_tpu(normalize(compiled.hlo))
+
+
+SHARDED = """
+import sys
+import numpy, torch, torch_xla
+import torch_xla.distributed.spmd as spmd
+import torch_xla.runtime
+from castoff.tpu.trace import program_of
+
+torch_xla.runtime.use_spmd()
+mesh = spmd.Mesh(numpy.arange(4), (2, 2), ("x", "y"))
+a, b = (torch.zeros(shape, dtype=torch.bfloat16).to("xla") for shape in ((128, 512), (512, 256)))
+spmd.mark_sharding(a, mesh, ("x", "y"))
+spmd.mark_sharding(b, mesh, ("y", None))
+out = a @ b
+spmd.mark_sharding(out, mesh, ("x", None))
+stablehlo, partitions = program_of([out])
+assert partitions == 4
+sys.stdout.buffer.write(stablehlo)
+"""
+
+
+def test_the_compiler_knows_its_topologies(tpu_compiler):
+    assert {name: tpu_compiler.devices(name) for name in ("v5e:1x1", "v5e:4x4", "v5p:2x2x2", "v6e:2x4")} == {
+        "v5e:1x1": 1,
+        "v5e:4x4": 16,
+        "v5p:2x2x2": 8,
+        "v6e:2x4": 8,
+    }
+    with pytest.raises(TpuError, match="no topology v9:2x2") as caught:
+        tpu_compiler.devices("v9:2x2")
+    for name in ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"):
+        assert name in caught.value.expected
+
+
+def test_two_compilers_at_once(tpu_compiler, tmp_path):
+    """libtpu's lock is for the device; nobody who only compiles has to wait or fail."""
+    with TpuCompiler(tpu_compiler.python, tmp_path) as other:
+        program, _ = program_of([data(8, 8) @ data(8, 8)])
+        answers = [compiler.compile(program, "v5e:2x2") for compiler in (other, tpu_compiler)]
+    assert not answers[0].cached
+    assert normalize(answers[0].hlo) == normalize(answers[1].hlo)
+
+
+@pytest.mark.parametrize(
+    ("program", "topology", "partitions", "options", "message"),
+    [
+        (b"not MLIR", "v5e:2x2", 1, {}, "not StableHLO"),
+        (b"module { func.func @f() { return } }", "v5e:2x2", 1, {}, "does not compile"),
+        (None, "v5e:2x2", 5, {}, "not so many devices"),
+        (None, "v5e:2x2", 1, {"xla_no_such_option": "1"}, "does not compile"),
+    ],
+)
+def test_bad_input_is_refused_and_the_compiler_lives_on(tpu_compiler, program, topology, partitions, options, message):
+    good, _ = program_of([data(8, 8) @ data(8, 8)])
+    with pytest.raises(TpuError, match=message):
+        tpu_compiler.compile(program or good, topology, partitions, options)
+    assert tpu_compiler.compile(good, topology).hlo
 
 
 # ---- numbers
