@@ -12,20 +12,20 @@
 namespace torch::autograd::grad_dtype {
 namespace {
 
-// Every one has one input and one output, both of one dtype in the forward pass, and a backward
-// formula that takes a gradient of any dtype.
+// Every one views one tensor, in its dtype, and has a backward formula that takes gradients of any
+// dtype. Those that make several views of it at once put the gradients of all together.
 bool is_view(const Node& node) {
   using namespace generated;
   static const std::unordered_set<std::type_index> views{
-      typeid(AliasBackward0),     typeid(AsStridedBackward0), typeid(DiagonalBackward0),
-      typeid(ExpandBackward0),    typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
-      typeid(SelectBackward0),    typeid(SliceBackward0),     typeid(SqueezeBackward0),
-      typeid(SqueezeBackward1),   typeid(SqueezeBackward2),   typeid(TBackward0),
-      typeid(TransposeBackward0), typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
-      typeid(UnsqueezeBackward0), typeid(ViewBackward0),
+      typeid(AliasBackward0),          typeid(AsStridedBackward0), typeid(DiagonalBackward0),
+      typeid(ExpandBackward0),         typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
+      typeid(SelectBackward0),         typeid(SliceBackward0),     typeid(SplitBackward0),
+      typeid(SplitWithSizesBackward0), typeid(SqueezeBackward0),   typeid(SqueezeBackward1),
+      typeid(SqueezeBackward2),        typeid(TBackward0),         typeid(TransposeBackward0),
+      typeid(UnbindBackward0),         typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
+      typeid(UnsqueezeBackward0),      typeid(ViewBackward0),
   };
-  return node.num_inputs() == 1 && node.num_outputs() == 1 &&
-         views.find(std::type_index(typeid(node))) != views.end();
+  return node.num_outputs() == 1 && views.find(std::type_index(typeid(node))) != views.end();
 }
 
 bool is_captured(Node& node) {

@@ -32,6 +32,7 @@
 #include <ATen/ops/view_copy_ops.h>
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
+#include <torch_xla/csrc/castoff/quiet_override.h>
 
 #include <memory>
 #include <optional>
@@ -508,22 +509,6 @@ class CheckDtypes final : public Before {
 
 // ---- registration
 
-// The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
-// is meant, and the one warning is left for registrations that the user may not have meant.
-class QuietOverride final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    if (warning.msg().find("previously registered kernel") == std::string::npos) {
-      outer_->process(warning);
-    }
-  }
-
- private:
-  c10::WarningHandler* outer_ = c10::WarningUtils::get_warning_handler();
-  c10::WarningUtils::WarnAlways always_;  // does not use up the "once"
-  c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
 // Registrations last as long as the process does.
 torch::Library& library(torch::Library::Kind kind, const char* ns, std::optional<DispatchKey> key) {
   return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
@@ -539,7 +524,7 @@ void stand_before(torch::Library& lib, DispatchKey key, const char* name, const 
 }
 
 void install() {
-  const QuietOverride quiet;
+  const torch_xla::castoff::QuietOverride quiet;
   torch::Library& castoff = library(torch::Library::FRAGMENT, "castoff", std::nullopt);
   castoff.def(kDotGeneralSchema);
   castoff.def(kWidenSchema);

@@ -1,10 +1,6 @@
+#include <torch_xla/csrc/castoff/quiet_override.h>
 #include <torch_xla/csrc/castoff/wide_weight_grad.h>
 
-#include <ATen/ops/_to_copy_ops.h>
-#include <ATen/ops/bmm_ops.h>
-#include <ATen/ops/permute_ops.h>
-#include <ATen/ops/reshape_ops.h>
-#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -91,19 +87,15 @@ struct Factor {
 };
 
 Tensor float_dot(const Factor& lhs, const Factor& rhs, bool batched) {
-  if (at::GradMode::is_enabled()) {  // of operators that can be differentiated again
-    const Tensor l = to_float(lhs.matrix), r = to_float(rhs.matrix);
-    return (lhs.contracted == batched ? l.transpose(-1, -2) : l)
-        .matmul(rhs.contracted == batched ? r : r.transpose(-1, -2));
-  }
   using Signature = Tensor(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef,
                            at::IntArrayRef, at::IntArrayRef, ScalarType);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("castoff::dot_general", "").typed<Signature>();
   const Dims batch(batched ? 1 : 0, 0);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return op.call(lhs.matrix, rhs.matrix, {lhs.contracted}, {rhs.contracted}, batch, batch,
-                 ScalarType::Float);
+  return recorded_if_wanted([&] {
+    return op.call(lhs.matrix, rhs.matrix, {lhs.contracted}, {rhs.contracted}, batch, batch,
+                   ScalarType::Float);
+  });
 }
 
 }  // namespace
@@ -125,30 +117,17 @@ Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contra
 
 namespace {
 
-// The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
-// is meant: einsum has one by torch_xla.
-class QuietOverride final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    if (warning.msg().find("previously registered kernel") == std::string::npos) {
-      outer_->process(warning);
-    }
-  }
-
- private:
-  c10::WarningHandler* outer_ = c10::WarningUtils::get_warning_handler();
-  c10::WarningUtils::WarnAlways always_;  // does not use up the "once"
-  c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
 void install() {
-  const QuietOverride quiet;
+  const castoff::QuietOverride quiet;
   // Registrations last as long as the process does.
   auto& library = *new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA,
                                       __FILE__, __LINE__);
   register_matmuls(library);
   register_einsum(library);
   register_embedding(library);
+  register_convolution(library);
+  register_pointwise(library);
+  register_batch_norm(library);
 }
 
 }  // namespace

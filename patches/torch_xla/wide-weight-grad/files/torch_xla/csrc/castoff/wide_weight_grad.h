@@ -126,6 +126,15 @@ Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contra
 
 Tensor to_float(const Tensor& t);
 
+// What `call` gives. castoff's operators differentiate in Python, which is worth its time under
+// create_graph only.
+template <class Call>
+Tensor recorded_if_wanted(const Call& call) {
+  if (at::GradMode::is_enabled()) return call();
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return call();
+}
+
 // ---- kernels that stand before another
 
 // The kernel of Op (a class in at::_ops) that was on AutogradXLA before ours.
@@ -164,5 +173,8 @@ void stand_before(torch::Library& library, const Kernel& kernel) {
 void register_matmuls(torch::Library& library);
 void register_einsum(torch::Library& library);
 void register_embedding(torch::Library& library);
+void register_convolution(torch::Library& library);
+void register_pointwise(torch::Library& library);
+void register_batch_norm(torch::Library& library);
 
 }  // namespace torch_xla::wide_weight_grad
