@@ -251,31 +251,30 @@ def counted(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
 
 def report(steps: Mapping[str, Step]) -> str:
     """Return the steps as a table for a person: a row a quantity, a column each one's wheels."""
-    columns = {name: _rows(step) for name, step in steps.items()}
-    keys = list(dict.fromkeys(key for rows in columns.values() for key in rows))
-    table = [["", *(f"{WHEELS[name]} ({steps[name].versions['torch_xla']})" for name in columns)]]
-    table += [[key, *(rows.get(key, "0") for rows in columns.values())] for key in keys]
-    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in table
+    table = [["", *(f"{WHEELS[name]} ({step.versions['torch_xla']})" for name, step in steps.items())]]
+    table.append(["graphs", *(str(len(step.graphs)) for step in steps.values())])
+    casts = [[cast for graph in step.graphs for cast in graph.casts] for step in steps.values()]
+    table += _conversions("casts in the program", casts)
+    converts = [
+        [convert for compiled in step.compiled for convert in parse(compiled.hlo).converts()] for step in steps.values()
     ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _rows(step: Step) -> dict[str, str]:
-    """Return what the report says of a step, summed over its graphs."""
-    modules = [parse(compiled.hlo) for compiled in step.compiled]
-    rows = {"graphs": len(step.graphs)}
-    rows["casts in the program"] = sum(len(graph.casts) for graph in step.graphs)
-    for pair, count in counted([cast for graph in step.graphs for cast in graph.casts]).items():
-        rows[f"  {pair}"] = count
-    rows["converts in the TPU's HLO"] = sum(len(module.converts()) for module in modules)
-    for pair, count in counted([convert for module in modules for convert in module.converts()]).items():
-        rows[f"  {pair} "] = count
+    table += _conversions("converts in the TPU's HLO", converts)
     for kind in ("argument", "output", "temp", "generated_code"):
-        rows[f"{kind.replace('_', ' ')} bytes"] = sum(compiled.memory[kind] for compiled in step.compiled)
-    rows["estimated cycles"] = sum(compiled.estimated_cycles for compiled in step.compiled)
-    return {key: f"{value:,}" for key, value in rows.items()}
+        sums = (sum(compiled.memory[kind] for compiled in step.compiled) for step in steps.values())
+        table.append([f"{kind.replace('_', ' ')} bytes", *(f"{value:,}" for value in sums)])
+    cycles = (sum(compiled.estimated_cycles for compiled in step.compiled) for step in steps.values())
+    table.append(["estimated cycles", *(f"{value:,}" for value in cycles)])
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    lines = []
+    for first, *others in table:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return "\n".join(lines)
+
+
+def _conversions(title: str, columns: Sequence[Sequence[tuple[str, str]]]) -> list[list[str]]:
+    """Return the rows that count conversions: in all, and below by pair of dtypes."""
+    counts = [counted(column) for column in columns]
+    pairs = sorted({pair for count in counts for pair in count})
+    rows = [[title, *(str(len(column)) for column in columns)]]
+    return rows + [[f"  {pair}", *(str(count.get(pair, 0)) for count in counts)] for pair in pairs]

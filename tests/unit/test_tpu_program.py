@@ -71,6 +71,13 @@ def test_the_report_has_a_column_for_each_ones_wheels() -> None:
         [Graph("", "")],
         [Compiled("v5e:2x2", "ENTRY %m (a: f32[]) -> f32[] {\n}", memory, True)],
     )
+    text = report({"here": without, "stock": here})
+    assert [line[:27].strip() for line in text.splitlines()[2:6]] == [
+        "casts in the program",
+        "f32 to bf16",
+        "converts in the TPU's HLO",
+        "f32 to bf16",
+    ]
     rows = {line[:27].strip(): line[27:].split() for line in report({"here": here, "stock": without}).splitlines()[1:]}
     assert rows["casts in the program"] == ["2", "0"]
     assert rows["converts in the TPU's HLO"] == ["1", "0"]
