@@ -57,11 +57,10 @@ in_environment() { # kind, arguments of pytest
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
-make_compiler() {
-  set -a
-  # shellcheck disable=SC1090  # it prints CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
-  source <(.venv/bin/castoff tpu environment)
-  set +a
+make_compiler() { # exports CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
+  local lines line
+  lines=$(.venv/bin/castoff tpu environment)
+  while IFS= read -r line; do export "${line?}"; done <<<"$lines"
 }
 
 on_tpu_compiler() { # kind, arguments of pytest. One process: the compiler's worker is one, too.
@@ -72,7 +71,10 @@ on_tpu_compiler() { # kind, arguments of pytest. One process: the compiler's wor
 
 tests_for_a_tpu() { # on a machine that has one, ci/tpu.sh runs them in earnest
   local report=$work/tpu.xml
-  "$work/patched/bin/python" -m pytest -q -p no:cacheprovider -rs --device tpu --junitxml="$report" tests/ir tests/tpu
+  local status=0
+  "$work/patched/bin/python" -m pytest -q -p no:cacheprovider -rs --device tpu --junitxml="$report" \
+    tests/ir tests/tpu || status=$?
+  [[ $status == 5 ]] # pytest's word for "no test ran"
   grep -qE 'errors="0" failures="0" skipped="([0-9]+)" tests="\1"' "$report"
 }
 

@@ -68,3 +68,15 @@ def test_embedding_scatters_in_f32(tpu_hlo, topology):
     program = tpu_hlo(weight.grad, topology)
     assert [i.dtype for i in program.module.find("scatter")] == ["f32"]
     assert program.converts == [("bf16", "f32")]
+
+
+@fails_on_stock
+def test_convolution_rounds_nothing(tpu_hlo, topology):
+    weight, gradient = data(128, 64, 3, 3).requires_grad_(), data(8, 128, 14, 14)
+    weight.grad_dtype = f32
+    out = torch.nn.functional.conv2d(data(8, 64, 16, 16), weight)
+    torch_xla.sync()
+    out.backward(gradient)
+    program = tpu_hlo(weight.grad, topology)
+    assert [i.dtype for i in program.module.find("convolution")] == ["f32"]
+    assert program.converts == []
