@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,16 +17,20 @@ from castoff.console import Console
 from castoff.context import Context
 from castoff.dist import Workplace, workplace
 from castoff.errors import MachineError, VerifyError
-from castoff.fetch import BaseWheel, cached_path, fetch_wheel, file_sha256
+from castoff.fetch import BaseWheel, cached_path, fetch_libtpu, fetch_wheel, file_sha256
 from castoff.interpreter import Interpreter, check_machine, find_interpreter
 from castoff.manifest import (
     Build,
     Recorded,
     RecordedWheel,
     constraints,
+    cuda_packages,
+    install_line,
+    install_text,
     manifest,
     read_manifest,
     tree_revision,
+    wheels_key,
     write_manifest,
 )
 from castoff.pin import PROJECTS, Pin, load_pin
@@ -100,6 +105,8 @@ def plan_build(request: Request, runner: Runner) -> Plan:
     interpreter = find_interpreter(request.python, runner)
     for project in PROJECTS:
         pin.accepted(project, interpreter.version)
+    if request.target == "tpu":
+        pin.libtpu_sha256(interpreter.version)
     return Plan(
         pin=pin,
         version=f"castoff.{release_number(request.root / 'CHANGELOG.md')}",
@@ -121,6 +128,8 @@ def dry_run(request: Request, console: Console) -> None:
         kept = next((path for wheel in accepted if (path := cached_path(cache, wheel)) is not None), None)
         rows.append(f"fetch    {kept.name + ' from the cache' if kept else project + ' from the package index'}")
         wheels[project] = {"version": plan.wheel_version(project), "cached": kept is not None}
+    if request.target == "tpu":
+        rows.append(f"fetch    libtpu {plan.pin.runtime.libtpu}")
     for topic in plan.topics:
         compiled = f", {len(topic.sources())} C++ source(s)" if topic.sources() else ""
         rows.append(f"apply    {topic.key}: {topic.title}{compiled}")
@@ -159,8 +168,12 @@ def build(request: Request, console: Console) -> Path:
             compiler = find_compiler(runner) if any(topic.sources() for topic in plan.topics) else None
         context = Context(Cache(cache_root(), console), runner, console)
         _build(request, plan, compiler, place, context)
-    summary = {"out": str(plan.target), "versions": {project: plan.wheel_version(project) for project in PROJECTS}}
-    console.result(f"built {plan.target}", dict(summary))
+    versions = {project: plan.wheel_version(project) for project in PROJECTS}
+    line = install_line(request.target)
+    console.result(
+        f"built {plan.target}\ninstall it, from within that folder: {line}",
+        {"out": str(plan.target), "versions": versions, "install": line},
+    )
     return plan.target
 
 
@@ -172,12 +185,51 @@ def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workp
             for project in PROJECTS
         }
         torch = unpack_torch(bases["torch"], plan.pin, context.cache)
+        libtpu = None
+        if request.target == "tpu":
+            libtpu = fetch_libtpu(plan.pin, plan.interpreter.version, indexes=request.indexes, context=context)
+            _link(libtpu.path, place.folder / libtpu.path.name)
+    with console.step("compile", "the overlays"):
+        overlays = _compile(plan, compiler, torch, context)
+    wheels, verified = _reuse(request, plan, bases, overlays, place=place, console=console) or ([], None)
+    if not wheels:
+        wheels = _make(plan, bases, overlays, torch, place=place, context=context)
+    if verified is None or (request.verify_install and not verified.installed):
+        with console.step("verify", "what was built"):
+            verified = _verify(plan, wheels, overlays, torch, install=request.verify_install, context=context)
+    described = Build(
+        pin=plan.pin,
+        target=request.target,
+        python=plan.interpreter.version,
+        version=plan.version,
+        revision=tree_revision(request.root),
+        topics=plan.topics,
+        overlays=list(overlays.values()),
+        wheels=wheels,
+        libtpu=libtpu,
+        verified=verified,
+    )
+    if libtpu is not None:
+        _warn_of_cuda(wheels, plan.pin, console)
+        (place.folder / "INSTALL.txt").write_text(install_text(described), encoding="utf-8")
+    (place.folder / "constraints.txt").write_text(constraints(described), encoding="utf-8")
+    write_manifest(place.folder / "manifest.json", manifest(described))
+
+
+def _make(
+    plan: Plan,
+    bases: Mapping[str, BaseWheel],
+    overlays: Mapping[str, Overlay],
+    torch: TorchTree,
+    *,
+    place: Workplace,
+    context: Context,
+) -> list[PatchedWheel]:
+    console = context.console
     with tempfile.TemporaryDirectory(prefix="work-", dir=place.folder) as work_name:
         work = Path(work_name)
         with console.step("apply", f"{len(plan.topics)} topics"):
             applied = {project: _apply(plan, project, bases[project], work, context.runner) for project in PROJECTS}
-        with console.step("compile", "the overlays"):
-            overlays = _compile(plan, compiler, torch, context)
         with console.step("repack", f"version {plan.wheel_version('torch')}"):
             wheels = []
             for project in PROJECTS:
@@ -196,21 +248,65 @@ def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workp
                         console=console,
                     )
                 )
-    with console.step("verify", "what was built"):
-        verified = _verify(plan, wheels, overlays, torch, install=request.verify_install, context=context)
-    described = Build(
-        pin=plan.pin,
-        target=request.target,
-        python=plan.interpreter.version,
-        version=plan.version,
-        revision=tree_revision(request.root),
-        topics=plan.topics,
-        overlays=list(overlays.values()),
-        wheels=wheels,
-        verified=verified,
-    )
-    (place.folder / "constraints.txt").write_text(constraints(wheels), encoding="utf-8")
-    write_manifest(place.folder / "manifest.json", manifest(described))
+    return wheels
+
+
+def _reuse(
+    request: Request,
+    plan: Plan,
+    bases: Mapping[str, BaseWheel],
+    overlays: Mapping[str, Overlay],
+    *,
+    place: Workplace,
+    console: Console,
+) -> tuple[list[PatchedWheel], Verified] | None:
+    """Take over the wheels of another target that was made from the same: the wheels do not depend on it.
+
+    Returns:
+        The wheels, as hard links and their hashes checked, and what was verified of them; None if no other
+        output folder has them.
+    """
+    key = wheels_key(plan.pin, plan.version, plan.topics, list(overlays.values()), list(bases.values()))
+    for folder in sorted(request.out.glob(f"{plan.pin.name}-*")):
+        if folder == plan.target:
+            continue
+        try:
+            recorded = read_manifest(folder / "manifest.json")
+            if recorded.key != key:
+                continue
+            with console.step("reuse", f"the wheels in {folder.name}, which are made from the same"):
+                for wheel in recorded.wheels.values():
+                    _link(folder / wheel.file, place.folder / wheel.file)
+                wheels = [
+                    _recorded_wheel(place.folder / recorded.wheels[project].file, recorded.wheels[project], base)
+                    for project, base in bases.items()
+                ]
+        except (VerifyError, OSError):
+            # Unfinished, damaged or just being replaced: nothing to build on.
+            for path in place.folder.glob("torch*.whl"):
+                path.unlink()
+            continue
+        return wheels, recorded.verified
+    return None
+
+
+def _link(source: Path, target: Path) -> None:
+    """Put a file in a second place, without a copy where the file system can."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _warn_of_cuda(wheels: Sequence[PatchedWheel], pin: Pin, console: Console) -> None:
+    packages = cuda_packages(wheels)
+    if packages:
+        index = next((variant.index for variant in pin.variants.values() if variant.index), None)
+        console.warn(
+            f"this torch started from upstream's CUDA build: installing it brings {len(packages)} packages for GPUs "
+            f"along, about 3 GB, which a TPU host has no use for."
+            + (f" To start from the CPU build: --index {index}" if index else "")
+        )
 
 
 def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner) -> Applied:
@@ -293,6 +389,8 @@ def verify_folder(
                 )
                 wheels.append(_recorded_wheel(folder / wheel.file, wheel, base))
             torch = unpack_torch(wheels[0].base, pin, context.cache)
+        if recorded.libtpu is not None:
+            _check_file(folder / recorded.libtpu[0], recorded.libtpu[1])
         with console.step("verify", str(folder)):
             overlays = {project: _recorded_overlay(project, recorded, wheels, work) for project in recorded.overlays}
             plan = Plan(pin, "", interpreter, (), folder)
@@ -302,21 +400,25 @@ def verify_folder(
     return verified
 
 
-def _recorded_wheel(path: Path, wheel: RecordedWheel, base: BaseWheel) -> PatchedWheel:
+def _check_file(path: Path, sha256: str) -> None:
     found = file_sha256(path) if path.is_file() else "no such file"
-    if found != wheel.sha256:
+    if found != sha256:
         raise VerifyError(
-            f"{wheel.file} is not the wheel that was built",
-            expected=f"sha256 {wheel.sha256}, as manifest.json says",
+            f"{path.name} is not the wheel that was built",
+            expected=f"sha256 {sha256}, as manifest.json says",
             found=found,
             next_step="Build again.",
         )
+
+
+def _recorded_wheel(path: Path, wheel: RecordedWheel, base: BaseWheel) -> PatchedWheel:
+    _check_file(path, wheel.sha256)
     project = base.pinned.project
     with zipfile.ZipFile(base.path) as archive:
         names = archive.namelist()
     old_info, new_info = dist_info(names), f"{project}-{wheel.version}.dist-info"
     renames = {name: new_info + name.removeprefix(old_info) for name in names if name.startswith(f"{old_info}/")}
-    return PatchedWheel(project, path, wheel.version, found, base, renames, wheel.changed, wheel.added)
+    return PatchedWheel(project, path, wheel.version, wheel.sha256, base, renames, wheel.changed, wheel.added)
 
 
 def _recorded_overlay(project: str, recorded: Recorded, wheels: Sequence[PatchedWheel], work: Path) -> Overlay:

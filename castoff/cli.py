@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -14,10 +17,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from castoff import doctor
 from castoff.build import ROOT, Request, build, dry_run, verify_folder
+from castoff.cache import Cache, cache_root
 from castoff.console import Console
+from castoff.context import Context
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
+from castoff.interpreter import active_python
+from castoff.pin import load_pin
+from castoff.run import Runner
 from castoff.topics import load_topics
+from castoff.tpu import program as tpu_program
+from castoff.tpu.environment import compiler_environment, results
 
 app = typer.Typer(
     name="castoff",
@@ -30,10 +41,21 @@ app = typer.Typer(
 )
 
 
+tpu = typer.Typer(help="The TPU compiler, on a machine without a TPU.", no_args_is_help=True)
+app.add_typer(tpu, name="tpu")
+
+
 class Target(StrEnum):
     """What wheels can be built for."""
 
     CPU = "cpu"
+    TPU = "tpu"
+
+
+class Wheels(StrEnum):
+    """Whose wheels a program can be compared under."""
+
+    STOCK = "stock"
 
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show each command that is run.")]
@@ -55,6 +77,9 @@ InstallOption = Annotated[
         "leads. That needs a Python of the right version, and torch's dependencies from a package index.",
     ),
 ]
+
+
+PinOption = Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")]
 
 
 @app.command("build")
@@ -142,6 +167,94 @@ def topics_command(json_lines: JsonOption = False) -> None:
             console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
 
 
+@app.command("doctor")
+def doctor_command(
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python of the environment to look at.", show_default="the active one"),
+    ] = None,
+    require_tpu: Annotated[bool, typer.Option("--require-tpu", help="Count a missing TPU as a fault.")] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Look whether an environment with the wheels is well: versions, ABI, topics, interpositions, libtpu, TPU.
+
+    Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        with _context(console) as context:
+            well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
+        verdict = "all is well" if well else "something is amiss"
+        data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
+        console.result(f"{doctor.report(findings)}\n{verdict}", data)
+    if not well:
+        raise typer.Exit(1)
+
+
+@tpu.command("compile")
+def tpu_compile_command(
+    program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
+    topology: Annotated[
+        str, typer.Option(help="The TPUs: a generation (v4, v5e, v5p, v6e) and the chips along each axis.")
+    ] = "v5e:2x2",
+    compare: Annotated[
+        Wheels | None, typer.Option(help="Also run the function under stock wheels, and show both.")
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
+    ] = None,
+    calls: Annotated[
+        int,
+        typer.Option(
+            min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
+        ),
+    ] = 2,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of XLA or libtpu. May be given more than once."),
+    ] = None,
+    pin: PinOption = "2.9",
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Compile a step function for TPUs, without one.
+
+    The function is called without arguments, on CPU-XLA; what it computes goes to the TPU compiler. Casts in
+    the program, converts in the TPU's optimised HLO, memory on each device and estimated cycles are printed.
+    Under SPMD the program sees as many devices as the topology has.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        request = tpu_program.parse_request(program, topology, calls, option or ())
+        with _context(console) as context:
+            steps = tpu_program.compile_program(
+                request,
+                load_pin(ROOT / "pins", pin),
+                python,
+                compare_stock=compare is not None,
+                indexes=tuple(index or ()),
+                context=context,
+            )
+        data: dict[str, object] = {name: step.as_dict() for name, step in steps.items()}
+        console.result(tpu_program.report(steps), {"topology": topology, **data})
+
+
+@tpu.command("environment")
+def tpu_environment_command(
+    pin: PinOption = "2.9", verbose: VerboseOption = False, json_lines: JsonOption = False
+) -> None:
+    """Make the TPU compiler's environment, if it is not there, and print its Python and the folder of results.
+
+    Tests that are to compile for TPUs take the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console, _context(console) as context:
+        python = compiler_environment(load_pin(ROOT / "pins", pin), context)
+        folder = results(context.cache)
+        text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
+        console.result(text, {"python": str(python), "results": str(folder)})
+
+
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGTERM, _terminate)
@@ -151,6 +264,14 @@ def main() -> None:
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     """Let a polite kill clean up like Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+@contextmanager
+def _context(console: Console) -> Iterator[Context]:
+    """Lend the means of a command that builds nothing. Its logs stay if it fails: the error names them."""
+    logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
+    yield Context(Cache(cache_root(), console), Runner(logs, console), console)
+    shutil.rmtree(logs)
 
 
 @contextmanager

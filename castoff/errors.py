@@ -132,6 +132,13 @@ class StorageError(CastoffError):
     kind = "storage"
 
 
+class TpuError(CastoffError):
+    """A program cannot be traced, or not be compiled for a TPU."""
+
+    exit_code = 22
+    kind = "tpu"
+
+
 _STORAGE_NEXT_STEPS = {
     errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",

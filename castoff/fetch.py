@@ -9,7 +9,7 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from castoff.cache import Cache
 from castoff.console import Advance, Console, no_advance
 from castoff.context import Context
 from castoff.errors import FetchError
-from castoff.pin import Pin, PinnedWheel
+from castoff.pin import Pin, PinnedWheel, Variant
 
 _BLOCK = 1 << 20
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -40,14 +40,12 @@ class BaseWheel:
 class _Wanted:
     """A wheel to be fetched."""
 
-    pin: Pin
     project: str
+    version: str
     python: str
+    platform: str
     accepted: Sequence[PinnedWheel]
-
-    @property
-    def version(self) -> str:
-        return self.pin.upstream(self.project).version
+    variants: Mapping[str, Variant]
 
     @property
     def title(self) -> str:
@@ -55,11 +53,11 @@ class _Wanted:
 
     @property
     def expectation(self) -> str:
-        rows = [f"  {wheel.sha256}  {self.pin.variants[wheel.variant].title}" for wheel in self.accepted]
+        rows = [f"  {wheel.sha256}  {self.variants[wheel.variant].title}" for wheel in self.accepted]
         return "a wheel with one of these sha256:\n" + "\n".join(rows)
 
     def next_step(self, log: Path) -> str:
-        indexes = [self.pin.variants[wheel.variant].index for wheel in self.accepted]
+        indexes = [self.variants[wheel.variant].index for wheel in self.accepted]
         others = [f"--index {index}" for index in indexes if index is not None]
         also = f" (or add {others[0]})" if others else ""
         return (
@@ -115,14 +113,39 @@ def fetch_wheel(
         FetchError: It is not in the cache and cannot be downloaded.
     """
     accepted = pin.accepted(project, python, only=only)
-    name = f"{project}-{pin.upstream(project).version}-cp{python.replace('.', '')}"
-    wanted = _Wanted(pin, project, python, accepted)
+    # Who names the index of one variant wants that one, even where another is in the cache.
+    accepted = tuple(wheel for wheel in accepted if pin.variants[wheel.variant].index in indexes) or accepted
+    version = pin.upstream(project).version
+    return _fetch(_Wanted(project, version, python, pin.platform, accepted, pin.variants), indexes, context)
+
+
+def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Context) -> BaseWheel:
+    """Return the wheel of the pin's libtpu, from the cache or else downloaded.
+
+    Args:
+        pin: The pin.
+        python: The CPython version that it is for.
+        indexes: Package indexes to look at besides those that pip is configured with.
+        context: The means of the build.
+
+    Raises:
+        PinError: The pin has no libtpu for that CPython.
+        FetchError: It is not in the cache and cannot be downloaded.
+    """
+    accepted = (PinnedWheel("libtpu", python, "tpu", pin.libtpu_sha256(python)),)
+    variants = {"tpu": Variant("tpu", "the TPU runtime, as on PyPI", None)}
+    platform = pin.for_tpu().platform
+    return _fetch(_Wanted("libtpu", pin.runtime.libtpu, python, platform, accepted, variants), indexes, context)
+
+
+def _fetch(wanted: _Wanted, indexes: Sequence[str], context: Context) -> BaseWheel:
+    name = f"{wanted.project}-{wanted.version}-cp{wanted.python.replace('.', '')}"
     with context.cache.lock(f"fetch-{name}"):
-        base = _from_cache(accepted, context.cache, context.console)
+        base = _from_cache(wanted.accepted, context.cache, context.console)
         if base is None:
             with context.cache.scratch(f"fetch-{name}") as scratch:
                 base = _download(wanted, indexes, scratch, context)
-    context.console.note(f"{base.path.name} ({pin.variants[base.pinned.variant].title})")
+    context.console.note(f"{base.path.name} ({wanted.variants[base.pinned.variant].title})")
     return base
 
 
@@ -152,7 +175,7 @@ def _download(wanted: _Wanted, indexes: Sequence[str], scratch: Path, context: C
     command += ["--require-hashes", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar", "raw", "--resume-retries", "5"]
     command += ["--python-version", wanted.python, "--implementation", "cp", "--abi", tag]
-    command += ["--platform", wanted.pin.platform]
+    command += ["--platform", wanted.platform]
     for index in indexes:
         command += ["--extra-index-url", index]
     command += ["--dest", scratch / "wheels", "--requirement", requirements]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -81,6 +82,12 @@ def find_interpreter(request: str | None, runner: Runner) -> Interpreter:
             next_step="Give --python a version or the path of an interpreter; leave it out for the running one.",
         )
     return Interpreter(answer[1], path)
+
+
+def active_python() -> str | None:
+    """Return the Python of the active environment: of VIRTUAL_ENV, or else the first on PATH, or None."""
+    environment = os.environ.get("VIRTUAL_ENV")
+    return str(Path(environment) / "bin" / "python") if environment else shutil.which("python3")
 
 
 def _ask(path: Path, runner: Runner) -> tuple[str, str, str] | None:

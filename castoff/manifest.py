@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from castoff.compile import Overlay
 from castoff.errors import VerifyError
-from castoff.fetch import file_sha256
+from castoff.fetch import BaseWheel, file_sha256
 from castoff.pin import Pin
 from castoff.repack import PatchedWheel
 from castoff.topics import Topic
-from castoff.verify import Verified
+from castoff.verify import Verified, requirements
 
-FORMAT = 1
+FORMAT = 2
 """The form of the manifest; it changes when a reader of the old form would be misled."""
 
 
@@ -33,6 +36,7 @@ class Build:
         topics: The topics in it, in order.
         overlays: The compiled overlays.
         wheels: The wheels.
+        libtpu: The wheel of libtpu beside them, if the target is a TPU.
         verified: What was checked.
     """
 
@@ -44,7 +48,35 @@ class Build:
     topics: Sequence[Topic]
     overlays: Sequence[Overlay]
     wheels: Sequence[PatchedWheel]
+    libtpu: BaseWheel | None
     verified: Verified
+
+    @property
+    def key(self) -> str:
+        """One hash over all that the wheels are made from: equal keys, equal bytes, whatever the target."""
+        return wheels_key(self.pin, self.version, self.topics, self.overlays, [wheel.base for wheel in self.wheels])
+
+
+def wheels_key(
+    pin: Pin,
+    version: str,
+    topics: Sequence[Topic],
+    overlays: Sequence[Overlay],
+    bases: Sequence[BaseWheel],
+) -> str:
+    """Return one hash over all that the wheels are made from.
+
+    Args:
+        pin: The pin.
+        version: The version of castoff.
+        topics: The topics in them, in order.
+        overlays: The compiled overlays.
+        bases: The upstream wheels.
+    """
+    parts = [pin.name, version, *(base.pinned.sha256 for base in bases), *(overlay.key for overlay in overlays)]
+    parts += [f"{topic.key} {topic.content_hash(pin.name)}" for topic in topics]
+    parts += [file_sha256(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def tree_revision(root: Path) -> str | None:
@@ -67,6 +99,7 @@ def manifest(build: Build) -> dict[str, object]:
         "format": FORMAT,
         "castoff": build.version,
         "revision": build.revision,
+        "key": build.key,
         "target": build.target,
         "python": build.python,
         "pin": {
@@ -108,6 +141,8 @@ def manifest(build: Build) -> dict[str, object]:
             }
             for wheel in build.wheels
         },
+        "cuda_packages": cuda_packages(build.wheels),
+        **({"libtpu": _libtpu(build)} if build.libtpu is not None else {}),
         "verified": {
             "structure": True,
             "symbol_versions": True,
@@ -118,9 +153,63 @@ def manifest(build: Build) -> dict[str, object]:
     }
 
 
-def constraints(wheels: Sequence[PatchedWheel]) -> str:
+def _libtpu(build: Build) -> dict[str, str]:
+    assert build.libtpu is not None
+    return {
+        "file": build.libtpu.path.name,
+        "version": build.pin.runtime.libtpu,
+        "sha256": build.libtpu.pinned.sha256,
+    }
+
+
+def cuda_packages(wheels: Sequence[PatchedWheel]) -> list[str]:
+    """Return the packages for GPUs that installing the wheels brings along: none with a CPU build."""
+    names = {Requirement(line).name for wheel in wheels for line in requirements(wheel.path)}
+    return sorted(name for name in names if name.startswith(("nvidia-", "triton")))
+
+
+def constraints(build: Build) -> str:
     """Return the constraints file that keeps pip from replacing the wheels by stock ones."""
-    return "".join(f"{wheel.project}=={wheel.version}\n" for wheel in wheels)
+    lines = [f"{wheel.project}=={wheel.version}" for wheel in build.wheels]
+    if build.libtpu is not None:
+        lines.append(f"libtpu=={build.pin.runtime.libtpu}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def install_line(target: str) -> str:
+    """Return the command that installs an output folder, from within it.
+
+    Args:
+        target: The target.
+    """
+    packages = "torch torch_xla libtpu" if target == "tpu" else "torch torch_xla"
+    return f"pip install -c constraints.txt --find-links . {packages}"
+
+
+def install_text(build: Build) -> str:
+    """Return the text of INSTALL.txt, for whoever copies the folder to a TPU host."""
+    wheels = ", ".join(f"{wheel.project} {wheel.version}" for wheel in build.wheels)
+    cuda = cuda_packages(build.wheels)
+    lines = [
+        f"{wheels} and libtpu {build.pin.runtime.libtpu}, for CPython {build.python} on a TPU host.",
+        "",
+        "In this folder, in the environment of the job, on each host:",
+        "",
+        f"    {install_line(build.target)}",
+        "    PJRT_DEVICE=TPU python -m castoff_doctor",
+        "",
+        "The second command says whether all is well, and if not, what is amiss.",
+        "Keep `-c constraints.txt` in every later `pip install`: nothing then pulls stock torch back in.",
+    ]
+    if cuda:
+        lines += [
+            "",
+            f"This torch started from upstream's CUDA build, so it asks for {len(cuda)} packages for GPUs, about 3 GB,",
+            "which a TPU host has no use for. To do without them, build from upstream's CPU build:",
+            "",
+            "    ./build.sh --target tpu --index https://download.pytorch.org/whl/cpu",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def write_manifest(path: Path, data: dict[str, object]) -> None:
@@ -135,14 +224,20 @@ class Recorded:
     Attributes:
         pin: The pin's name.
         python: The CPython version.
+        key: The hash over all that the wheels were made from.
         overlays: By project, what is said of its overlay.
         wheels: By project, what is said of its wheel.
+        libtpu: The file and the hash of the wheel of libtpu, if there is one.
+        verified: What was checked.
     """
 
     pin: str
     python: str
+    key: str
     overlays: dict[str, RecordedOverlay]
     wheels: dict[str, RecordedWheel]
+    libtpu: tuple[str, str] | None
+    verified: Verified
 
 
 @dataclass(frozen=True)
@@ -184,6 +279,7 @@ def read_manifest(path: Path) -> Recorded:
         return Recorded(
             pin=data["pin"]["name"],
             python=data["python"],
+            key=data["key"],
             overlays={
                 project: RecordedOverlay(
                     sha256=overlay["sha256"],
@@ -205,6 +301,12 @@ def read_manifest(path: Path) -> Recorded:
                 )
                 for project, wheel in data["wheels"].items()
             },
+            libtpu=(data["libtpu"]["file"], data["libtpu"]["sha256"]) if "libtpu" in data else None,
+            verified=Verified(
+                installed=data["verified"]["installed"],
+                skipped=data["verified"]["skipped"],
+                interpositions=data["verified"]["interpositions"],
+            ),
         )
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise VerifyError(

@@ -79,6 +79,23 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Tpu:
+    """What a TPU host needs beside the wheels, and what compiles for TPUs without one.
+
+    Attributes:
+        platform: The platform tag of libtpu's wheels.
+        wheels: The hash of libtpu's wheel, by CPython version.
+        compiler: The lock file of the environment that has the TPU compiler.
+        compiler_pythons: The CPython versions that this environment can have, best first.
+    """
+
+    platform: str
+    wheels: dict[str, str]
+    compiler: Path
+    compiler_pythons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Pin:
     """A pair of upstream releases and what goes with it.
 
@@ -89,6 +106,7 @@ class Pin:
         torch: The torch release.
         torch_xla: The torch_xla release.
         runtime: What a device needs beside them.
+        tpu: The same by hash, for TPUs; None where the pin has no such part.
         variants: The builds that upstream published, by name.
         wheels: Every wheel that a build may start from.
     """
@@ -99,6 +117,7 @@ class Pin:
     torch: Upstream
     torch_xla: Upstream
     runtime: Runtime
+    tpu: Tpu | None
     variants: dict[str, Variant]
     wheels: tuple[PinnedWheel, ...]
 
@@ -111,6 +130,37 @@ class Pin:
     def upstream(self, project: str) -> Upstream:
         """Return the release of a project."""
         return self.torch if project == "torch" else self.torch_xla
+
+    def for_tpu(self) -> Tpu:
+        """Return what a TPU needs.
+
+        Raises:
+            PinError: The pin says nothing of TPUs.
+        """
+        if self.tpu is None:
+            raise PinError(
+                f"pin {self.name} says nothing of TPUs",
+                expected="[tpu] in its file, with libtpu and its compiler by hash",
+                found="no such table",
+                next_step="Choose another pin with --pin, or add the table.",
+            )
+        return self.tpu
+
+    def libtpu_sha256(self, python: str) -> str:
+        """Return the hash of libtpu's wheel for a CPython.
+
+        Raises:
+            PinError: There is none.
+        """
+        tpu = self.for_tpu()
+        if python not in tpu.wheels:
+            raise PinError(
+                f"libtpu {self.runtime.libtpu} has no wheel for CPython {python}",
+                expected=f"one of the CPythons that it is published for: {', '.join(tpu.wheels)}",
+                found=f"CPython {python}",
+                next_step="Choose one of them with --python.",
+            )
+        return tpu.wheels[python]
 
     def accepted(self, project: str, python: str, *, only: str | None = None) -> tuple[PinnedWheel, ...]:
         """Return the wheels of a project that a build for one CPython may start from.
@@ -166,11 +216,12 @@ def load_pin(folder: Path, name: str) -> Pin:
     variants = {key: _variant(top.table("variants"), key) for key in top.table("variants").names()}
     pin = Pin(
         name=name,
-        platform=top.text("platform", r"manylinux_2_\d+_x86_64", example="a tag like 'manylinux_2_28_x86_64'"),
+        platform=top.text("platform", _PLATFORM, example=_PLATFORM_EXAMPLE),
         cxx11_abi=top.number("cxx11_abi", (0, 1)),
         torch=_upstream(top, "torch"),
         torch_xla=_upstream(top, "torch_xla"),
         runtime=_runtime(top.table("runtime")),
+        tpu=_tpu(top.table("tpu"), folder) if top.has("tpu") else None,
         variants=variants,
         wheels=tuple(_wheel(table, variants) for table in top.tables("wheels")),
     )
@@ -185,6 +236,12 @@ def load_pin(folder: Path, name: str) -> Pin:
 
 
 _VERSION = r"\d+(\.\d+)+"
+_PLATFORM = r"manylinux_2_\d+_x86_64"
+_PLATFORM_EXAMPLE = "a tag like 'manylinux_2_28_x86_64'"
+_PYTHON = r"3\.\d+"
+_PYTHON_EXAMPLE = "a CPython version like '3.11'"
+_SHA256 = r"[0-9a-f]{64}"
+_SHA256_EXAMPLE = "a sha256 of 64 lower-case hex digits"
 
 
 def _upstream(top: Table, project: str) -> Upstream:
@@ -211,6 +268,28 @@ def _runtime(table: Table) -> Runtime:
     return runtime
 
 
+def _tpu(table: Table, folder: Path) -> Tpu:
+    wheels: dict[str, str] = {}
+    for wheel in table.tables("libtpu"):
+        python = wheel.text("python", _PYTHON, example=_PYTHON_EXAMPLE)
+        if python in wheels:
+            wheel.fail("python", "each CPython once", f"{python} twice")
+        wheels[python] = wheel.text("sha256", _SHA256, example=_SHA256_EXAMPLE)
+        wheel.done()
+    tpu = Tpu(
+        platform=table.text("platform", _PLATFORM, example=_PLATFORM_EXAMPLE),
+        wheels=wheels,
+        compiler=folder / table.text("compiler", r"[\w.\-]+\.lock", example="a lock file in the same folder"),
+        compiler_pythons=table.texts("compiler_pythons", _PYTHON, example=_PYTHON_EXAMPLE),
+    )
+    if not tpu.compiler.is_file():
+        table.fail("compiler", "a lock file in the same folder", "no such file")
+    if not tpu.compiler_pythons:
+        table.fail("compiler_pythons", "at least one CPython version", "none")
+    table.done()
+    return tpu
+
+
 def _variant(variants: Table, name: str) -> Variant:
     table = variants.table(name)
     index = table.text("index", r"https://\S+", example="an https address") if table.has("index") else None
@@ -222,11 +301,11 @@ def _variant(variants: Table, name: str) -> Variant:
 def _wheel(table: Table, variants: dict[str, Variant]) -> PinnedWheel:
     wheel = PinnedWheel(
         project=table.text("project", "|".join(PROJECTS), example=" or ".join(PROJECTS)),
-        python=table.text("python", r"3\.\d+", example="a CPython version like '3.11'"),
+        python=table.text("python", _PYTHON, example=_PYTHON_EXAMPLE),
         variant=table.text(
             "variant", "|".join(variants) or "(?!)", example=f"one of {', '.join(variants)} of [variants]"
         ),
-        sha256=table.text("sha256", r"[0-9a-f]{64}", example="a sha256 of 64 lower-case hex digits"),
+        sha256=table.text("sha256", _SHA256, example=_SHA256_EXAMPLE),
     )
     table.done()
     return wheel

@@ -286,10 +286,10 @@ def _install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, r
     environment = current_uv_environment(runner)
     uv = tool("uv")
     python = scratch / "venv" / "bin" / "python"
-    requirements = scratch / "requirements.txt"
+    listed = scratch / "requirements.txt"
     ours = {canonicalize_name(wheel.project) for wheel in wheels}
-    needed = [line for wheel in wheels for line in _requirements(wheel.path) if Requirement(line).name not in ours]
-    requirements.write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
+    needed = [line for wheel in wheels for line in requirements(wheel.path) if Requirement(line).name not in ours]
+    listed.write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
     paths = [wheel.path for wheel in wheels]
     # Dependencies come by hard links from uv's own cache. Our wheels must not: 2 GB would stay in
     # it for each build, so they go through a cache that is thrown away.
@@ -297,7 +297,7 @@ def _install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, r
     install: list[str | Path] = [uv, "pip", "install", "--python", python]
     commands: list[tuple[str, list[str | Path]]] = [
         ("venv", [uv, "venv", "--no-project", "--python", interpreter, scratch / "venv"]),
-        ("dependencies", [*install, "--requirement", requirements]),
+        ("dependencies", [*install, "--requirement", listed]),
         ("install", [*install, "--no-deps", "--offline", "--cache-dir", own_cache, *paths]),
         ("check", [uv, "pip", "check", "--python", python]),
     ]
@@ -314,8 +314,12 @@ def _install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, r
     return python
 
 
-def _requirements(wheel: Path) -> list[str]:
-    """Return what a wheel requires besides its extras."""
+def requirements(wheel: Path) -> list[str]:
+    """Return what a wheel requires besides its extras, as METADATA says it.
+
+    Args:
+        wheel: The file.
+    """
     with zipfile.ZipFile(wheel) as archive:
         metadata = email.parser.BytesParser().parsebytes(archive.read(f"{dist_info(archive.namelist())}/METADATA"))
     lines = [str(line) for line in metadata.get_all("Requires-Dist", [])]

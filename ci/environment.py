@@ -1,6 +1,7 @@
 """Makes the environments that the tests run in, with uv and pip's own configuration.
 
     .venv/bin/python ci/environment.py patched DIR   the wheels in dist/, as the README installs them
+    .venv/bin/python ci/environment.py tpu DIR       the same on a TPU host, with libtpu: --dist dist/2.9-tpu
     .venv/bin/python ci/environment.py stock DIR     the upstream releases that they were made from
     .venv/bin/python ci/environment.py oracle DIR    the later torch that has Tensor.grad_dtype itself
 
@@ -44,26 +45,31 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
     if kind == "oracle":
         install("oracle", *pinned, *ORACLE)
         return
-    pin = load_pin(ROOT / "pins", pin_name)
-    stock = [f"{project}=={pin.upstream(project).version}" for project in PROJECTS]
-    install("stock", *pinned, *stock)
-    if kind == "patched":
-        with tempfile.TemporaryDirectory(dir=folder.parent) as own_cache:
-            wheels = sorted(dist.glob("*.whl"))
-            if len(wheels) != len(stock):
-                raise MachineError(
-                    f"no wheels to test in {dist}",
-                    expected=f"{len(stock)} wheels",
-                    found=", ".join(wheel.name for wheel in wheels) or "none",
-                    next_step="Build them first: ./build.sh --target cpu",
-                )
+    projects = (*PROJECTS, "libtpu") if kind == "tpu" else PROJECTS
+    wheels = sorted(dist.glob("*.whl"))
+    if kind in ("patched", "tpu") and len(wheels) != len(projects):
+        raise MachineError(
+            f"no wheels to test in {dist}",
+            expected=f"{len(projects)} wheels: {', '.join(projects)}",
+            found=", ".join(wheel.name for wheel in wheels) or "none",
+            next_step=f"Build them first: ./build.sh --target {'tpu' if kind == 'tpu' else 'cpu'}",
+        )
+    with tempfile.TemporaryDirectory(dir=folder.parent) as own_cache:
+        if kind == "tpu":
+            # As on a TPU host: nothing of upstream's own wheels, nor what only those require.
+            ours = ["--constraint", dist / "constraints.txt", "--find-links", dist, *projects]
+            install("tpu", "--cache-dir", Path(own_cache), *pinned, *ours)
+            return
+        pin = load_pin(ROOT / "pins", pin_name)
+        install("stock", *pinned, *(f"{project}=={pin.upstream(project).version}" for project in projects))
+        if kind == "patched":
             install("patched", "--no-deps", "--offline", "--cache-dir", Path(own_cache), *wheels)
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["patched", "stock", "oracle"])
+    parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle"])
     parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
     parser.add_argument("--pin", default="2.9", help="the pin (default: 2.9)")
     parser.add_argument("--dist", type=Path, default=ROOT / "dist" / "2.9-cpu", help="where the wheels are")

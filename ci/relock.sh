@@ -1,8 +1,25 @@
 #!/usr/bin/env bash
-# Make ci/requirements.lock anew from ci/requirements.in: the newest versions, each with its hashes,
-# for every CPython that castoff runs on. No index is named in it: whoever installs uses their own.
+# Make the lock files anew: the newest versions, each with its hashes, for every CPython that they may
+# be installed in. No index is named in them: whoever installs uses their own.
+#   ci/requirements.lock   the build and its tests, from ci/requirements.in
+#   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-.venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
-  ci/requirements.in --output-file ci/requirements.lock
+
+lock() { # input, output, more options
+  local input=$1 output=$2
+  shift 2
+  .venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
+    "$input" --output-file "$output" "$@"
+}
+
+lock ci/requirements.in ci/requirements.lock
+for pin in pins/*.toml; do
+  .venv/bin/python - "$pin" <<'EOF' | lock - "${pin%.toml}-tpu.lock"
+import sys, tomllib
+pin = tomllib.load(open(sys.argv[1], "rb"))
+if "tpu" in pin:
+    print(*(f"{name}=={version}" for name, version in pin["runtime"].items()), sep="\n")
+EOF
+done

@@ -57,6 +57,27 @@ in_environment() { # kind, arguments of pytest
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
+make_compiler() { # exports CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
+  local lines line
+  lines=$(.venv/bin/castoff tpu environment)
+  while IFS= read -r line; do export "${line?}"; done <<<"$lines"
+}
+
+on_tpu_compiler() { # kind, arguments of pytest. One process: the compiler's worker is one, too.
+  local kind=$1
+  shift
+  PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -p no:cacheprovider "$@" tests/tpu
+}
+
+tests_for_a_tpu() { # on a machine that has one, ci/tpu.sh runs them in earnest
+  local report=$work/tpu.xml
+  local status=0
+  "$work/patched/bin/python" -m pytest -q -p no:cacheprovider -rs --device tpu --junitxml="$report" \
+    tests/ir tests/tpu || status=$?
+  [[ $status == 5 ]] # pytest's word for "no test ran"
+  grep -qE 'errors="0" failures="0" skipped="([0-9]+)" tests="\1"' "$report"
+}
+
 section 'lint' ci/lint.sh
 section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
 for kind in patched stock oracle; do
@@ -70,6 +91,15 @@ section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DE
   tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
 section 'torch with its own grad_dtype: the same conformance tests' \
   in_environment oracle tests/torch/test_grad_dtype_conformance.py
+section 'the TPU compiler: environment' make_compiler
+section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
+section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
+section 'wide weight gradients on the TPU compiler' \
+  .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
+  --topology v5e:2x2 --python "$work/patched/bin/python"
+section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
+section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
 section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'the cost of unused topics' \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +18,21 @@ TORCH_COMMIT = "a" * 40
 TORCH_XLA_COMMIT = "b" * 40
 
 
-def make_wheel(folder: Path, project: str, version: str, files: Mapping[str, bytes]) -> Path:
+def make_wheel(
+    folder: Path, project: str, version: str, files: Mapping[str, bytes], requires: Sequence[str] = ()
+) -> Path:
     """Write a wheel like those of setuptools: with folders as members and odd modes kept."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{project}-{version}.dist-info"
     members = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n\nText\n".encode(),
+        f"{info}/METADATA": "\n".join(
+            [
+                f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}",
+                *(f"Requires-Dist: {line}" for line in requires),
+                "\nText\n",
+            ]
+        ).encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {TAG}\n\n".encode(),
     }
     rows = [Row(name, record_digest(data), str(len(data))) for name, data in members.items()]
@@ -64,6 +72,7 @@ class Tree:
     root: Path
     wheels: Path
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
 
     def topic(self, name: str, files: Mapping[str, str], project: str = "torch", /, **extra: str) -> Path:
         folder = self.root / "patches" / project / name
@@ -80,7 +89,8 @@ class Tree:
             '[variants.any]\ntitle = "the made-up build"\n',
         ]
         for project, commit in (("torch", TORCH_COMMIT), ("torch_xla", TORCH_XLA_COMMIT)):
-            wheel = make_wheel(self.wheels, project, "2.9.0", self.files[project])
+            requires = self.requires if project == "torch" else ()
+            wheel = make_wheel(self.wheels, project, "2.9.0", self.files[project], requires)
             parts.append(
                 f'[{project}]\nversion = "2.9.0"\ncommit = "{commit}"\ntag = "v2.9.0"\n'
                 f'repository = "https://example.org/{project}"\n'
@@ -89,7 +99,13 @@ class Tree:
                 f'[[wheels]]\nproject = "{project}"\npython = "{PYTHON}"\nvariant = "any"\n'
                 f'sha256 = "{file_sha256(wheel)}"\n'
             )
+        libtpu = make_wheel(self.wheels, "libtpu", "0.0.21", {"libtpu/__init__.py": b""})
+        parts.append(
+            f'[tpu]\nplatform = "manylinux_2_28_x86_64"\ncompiler = "2.9-tpu.lock"\ncompiler_pythons = ["{PYTHON}"]\n'
+            f'[[tpu.libtpu]]\npython = "{PYTHON}"\nsha256 = "{file_sha256(libtpu)}"\n'
+        )
         (self.root / "pins").mkdir(exist_ok=True)
+        (self.root / "pins" / "2.9-tpu.lock").write_text("")
         (self.root / "pins" / "2.9.toml").write_text("\n".join(parts))
 
 

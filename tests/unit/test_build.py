@@ -59,6 +59,68 @@ def test_the_whole_way(request_: Request, console: Console, log: io.StringIO) ->
     assert not any((request_.root.parent / "cache" / "tmp").iterdir())
 
 
+def test_for_a_tpu(request_: Request, console: Console, log: io.StringIO) -> None:
+    """libtpu beside the wheels, by hash; the wheels are those of the other target, and checked once."""
+    cpu = build(replace(request_, verify_install=True), console)
+    folder = build(replace(request_, target="tpu", verify_install=True), console)
+    assert folder == request_.out / "2.9-tpu"
+    assert "reuse    the wheels in 2.9-cpu" in log.getvalue()
+    assert log.getvalue().count("interposed symbols lead to the overlay") == 1
+    for wheel in cpu.glob("*.whl"):
+        assert (folder / wheel.name).samefile(wheel)
+    assert "libtpu==0.0.21\n" in (folder / "constraints.txt").read_text()
+    install = (folder / "INSTALL.txt").read_text()
+    assert "pip install -c constraints.txt --find-links . torch torch_xla libtpu" in install
+    assert "GPUs" not in install
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["libtpu"]["file"] in {path.name for path in folder.iterdir()}
+    assert manifest["cuda_packages"] == []
+    assert manifest["wheels"] == json.loads((cpu / "manifest.json").read_text())["wheels"]
+    assert verify_folder(folder, python=None, indexes=(), install=True, console=console, root=request_.root).installed
+    (folder / manifest["libtpu"]["file"]).unlink()
+    with pytest.raises(VerifyError, match="libtpu"):
+        verify_folder(folder, python=None, indexes=(), install=False, console=console, root=request_.root)
+
+
+def test_wheels_of_another_target_that_differ_are_not_taken(request_: Request, console: Console) -> None:
+    other = build(request_, console)
+    (request_.root / "patches/torch/answer/files/torch/_answer.py").write_text("answer = 43\n")
+    folder = build(replace(request_, target="tpu"), console)
+    torch = next(folder.glob("torch-*.whl"))
+    assert not torch.samefile(other / torch.name)
+    assert zipfile.ZipFile(torch).read("torch/_answer.py") == b"answer = 43\n"
+
+
+def test_damaged_wheels_of_another_target_are_not_taken(request_: Request, console: Console) -> None:
+    other = build(request_, console)
+    wheel = next(other.glob("torch_xla-*.whl"))
+    wheel.write_bytes(wheel.read_bytes()[:-1])
+    folder = build(replace(request_, target="tpu"), console)
+    assert zipfile.ZipFile(folder / wheel.name).testzip() is None
+
+
+def test_a_cuda_base_is_told_of(full_tree: Tree, request_: Request, console: Console, log: io.StringIO) -> None:
+    full_tree.requires = ("nvidia-cublas-cu12==12.8.4.1", "numpy")
+    full_tree.finish()
+    folder = build(replace(request_, target="tpu"), console)
+    assert json.loads((folder / "manifest.json").read_text())["cuda_packages"] == ["nvidia-cublas-cu12"]
+    assert "3 GB" in log.getvalue()
+    assert "--index https://download.pytorch.org/whl/cpu" in (folder / "INSTALL.txt").read_text()
+
+
+def test_the_index_of_a_variant_asks_for_that_variant(full_tree: Tree, request_: Request, console: Console) -> None:
+    """Even where the cache has another one."""
+    build(request_, console)
+    pin = full_tree.root / "pins" / "2.9.toml"
+    other = '[variants.cpu]\ntitle = "another"\nindex = "https://example.org/cpu"\n'
+    entry = f'[[wheels]]\nproject = "torch"\npython = "{PYTHON}"\nvariant = "cpu"\nsha256 = "{"c" * 64}"\n'
+    pin.write_text(pin.read_text() + other + entry)
+    with pytest.raises(FetchError) as caught:
+        build(replace(request_, indexes=("https://example.org/cpu",)), console)
+    assert "c" * 64 in caught.value.expected
+    assert "any" not in caught.value.expected
+
+
 def test_two_builds_give_the_same_bytes(request_: Request, console: Console) -> None:
     first = _contents(build(request_, console))
     shutil.rmtree(request_.root.parent / "cache")

@@ -22,6 +22,31 @@ def test_our_own_pin() -> None:
     assert pin.runtime.libtpu == "0.0.21"
 
 
+def test_our_own_pin_for_tpus() -> None:
+    pin = load_pin(ROOT / "pins", "2.9")
+    tpu = pin.for_tpu()
+    assert set(tpu.wheels) == {"3.10", "3.11", "3.12"}
+    lock = tpu.compiler.read_text()
+    for line in (f"libtpu=={pin.runtime.libtpu}", f"jax=={pin.runtime.jax}", f"jaxlib=={pin.runtime.jaxlib}"):
+        assert f"{line} " in lock
+    assert all(f"sha256:{tpu.wheels[python]}" in lock for python in tpu.compiler_pythons)
+    assert "http" not in lock
+
+
+def test_a_python_without_libtpu_is_named_with_those_that_have_it() -> None:
+    with pytest.raises(PinError) as caught:
+        load_pin(ROOT / "pins", "2.9").libtpu_sha256("3.13")
+    assert "3.10, 3.11, 3.12" in caught.value.expected
+
+
+def test_a_pin_may_say_nothing_of_tpus(pin_file: Path) -> None:
+    text = pin_file.read_text()
+    start = text.index("[tpu]")
+    pin_file.write_text(text[:start])
+    with pytest.raises(PinError, match="says nothing of TPUs"):
+        load_pin(pin_file.parent, "2.9").for_tpu()
+
+
 def test_a_python_without_wheels_is_named_with_those_that_have_them() -> None:
     with pytest.raises(PinError) as caught:
         load_pin(ROOT / "pins", "2.9").accepted("torch", "3.9")
@@ -49,6 +74,11 @@ def test_an_unknown_pin_is_named_with_the_known_ones(pin_file: Path) -> None:
         ("a" * 40, "a" * 39, "torch.commit"),
         ('sha256 = "', 'sha256 = "0', "wheels[0].sha256"),
         ("manylinux_2_28_x86_64", "linux_x86_64", "platform"),
+        ('compiler = "2.9-tpu.lock"', 'compiler = "2.9.lock"', "tpu.compiler"),
+        ('compiler = "2.9-tpu.lock"', 'compiler = "../2.9-tpu.lock"', "tpu.compiler"),
+        ("compiler_pythons = [", "compiler_pythons = [] #", "tpu.compiler_pythons"),
+        ("[tpu]\nplatform", "[tpu]\nsurprise = 1\nplatform", "tpu.surprise"),
+        ('[[tpu.libtpu]]\npython = "3.', '[[tpu.libtpu]]\npython = "', "tpu.libtpu[0].python"),
     ],
 )
 def test_a_malformed_file_is_refused_by_key(pin_file: Path, old: str, new: str, key: str) -> None:

@@ -1,0 +1,7 @@
+"""The TPU compiler without a TPU.
+
+torch_xla traces a program on CPU-XLA to StableHLO (``trace``, in the user's environment); the pin's own
+libtpu compiles it (``worker``, in an environment and a process of its own, which ``environment`` makes
+and ``client`` talks to); ``hlo`` reads what comes out. ``trace``, ``client`` and ``hlo`` need nothing
+but the standard library and what the user's environment has, so tests can import them there.
+"""

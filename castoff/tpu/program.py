@@ -1,0 +1,280 @@
+"""``castoff tpu compile``: a user's own step function, compiled for a TPU that they do not have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.context import Context
+from castoff.errors import TpuError
+from castoff.interpreter import Interpreter, active_python, find_interpreter
+from castoff.pin import Pin
+from castoff.tpu import trace
+from castoff.tpu.client import Compiled, TpuCompiler
+from castoff.tpu.environment import compiler_environment, results, stock_environment
+from castoff.tpu.hlo import normalize, parse
+
+_TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
+_OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
+_PACKAGES = "import json, site, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.path[1:]]))"
+
+WHEELS = {"here": "these wheels", "stock": "stock wheels"}
+"""Whose wheels a column of the report is about."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user wants to know.
+
+    Attributes:
+        program: The file.
+        function: The function in it that is one step.
+        topology: The TPU topology.
+        calls: How often to call it; what the last call computes is compiled.
+        options: Options of the TPU compiler.
+    """
+
+    program: Path
+    function: str
+    topology: str
+    calls: int
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the function under one torch_xla.
+
+    Attributes:
+        versions: The versions of torch and torch_xla.
+        partitions: The devices that its graphs are sharded over.
+        graphs: The graphs that it synced, in order.
+        compiled: The same, compiled.
+    """
+
+    versions: dict[str, str]
+    partitions: int
+    graphs: list[trace.Graph]
+    compiled: list[Compiled]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data, for ``--json``."""
+        return {
+            **self.versions,
+            "partitions": self.partitions,
+            "graphs": [
+                {
+                    "place": graph.place,
+                    "casts": counted(graph.casts),
+                    "converts": counted(parse(compiled.hlo).converts()),
+                    "memory": compiled.memory,
+                    "estimated_cycles": compiled.estimated_cycles,
+                    "hlo": normalize(compiled.hlo),
+                }
+                for graph, compiled in zip(self.graphs, self.compiled, strict=True)
+            ],
+        }
+
+
+def parse_request(target: str, topology: str, calls: int, options: Sequence[str]) -> Request:
+    """Read what was given on the command line.
+
+    Args:
+        target: "program.py:function".
+        topology: The TPU topology.
+        calls: How often to call the function.
+        options: Options of the compiler, each "name=value".
+
+    Raises:
+        TpuError: One of them is malformed, or there is no such file.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None or not Path(match["path"]).is_file():
+        raise TpuError(
+            "there is no such program",
+            expected="a file and a function in it, like train.py:step",
+            found=target if match is None else f"no file {match['path']}",
+            next_step="Name them as program.py:function.",
+        )
+    read = [_OPTION.fullmatch(option) for option in options]
+    for option, parts in zip(options, read, strict=True):
+        if parts is None:
+            raise TpuError(
+                "an option of the compiler is malformed",
+                expected="name=value, with a name of XLA's, like xla_tpu_scoped_vmem_limit_kib=32768",
+                found=option,
+                next_step="Mend --option.",
+            )
+    return Request(
+        program=Path(match["path"]).absolute(),
+        function=match["function"],
+        topology=topology,
+        calls=calls,
+        options={parts["name"]: parts["value"] for parts in read if parts is not None},
+    )
+
+
+def compile_program(
+    request: Request,
+    pin: Pin,
+    python: str | None,
+    *,
+    compare_stock: bool,
+    indexes: Sequence[str],
+    context: Context,
+) -> dict[str, Step]:
+    """Trace a user's function and compile what it computes for a TPU.
+
+    Args:
+        request: What the user wants to know.
+        pin: The pin whose TPU compiler it is.
+        python: The Python of the user's environment; the active one if None.
+        compare_stock: Whether to do the same under stock wheels.
+        indexes: Package indexes to fetch stock wheels from, besides pip's own.
+        context: The means of the build.
+
+    Returns:
+        The step by whose wheels made it: "here", and "stock" if asked for.
+
+    Raises:
+        CastoffError: What went wrong.
+    """
+    here = find_interpreter(python or active_python(), context.runner)
+    with context.console.step("compiler", f"libtpu {pin.runtime.libtpu}, ahead of time"):
+        compiler_python = compiler_environment(pin, context)
+        stock = stock_environment(pin, here, indexes, context) if compare_stock else None
+    with TpuCompiler(compiler_python, results(context.cache)) as compiler:
+        devices = compiler.devices(request.topology)
+        steps = {"here": _step(request, here, {}, devices, compiler=compiler, context=context)}
+        if stock is not None:
+            more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(_packages(here, context))}
+            there = Interpreter(here.version, stock)
+            steps["stock"] = _step(request, there, more, devices, compiler=compiler, context=context)
+    return steps
+
+
+def _packages(interpreter: Interpreter, context: Context) -> list[str]:
+    """Return where an environment's packages are."""
+    assert interpreter.path is not None
+    answer = context.runner.run([interpreter.path, "-I", "-c", _PACKAGES], name="packages").output
+    purelib, others = json.loads(answer)
+    return [purelib, *(path for path in others if "site-packages" in path or "dist-packages" in path)]
+
+
+def _step(
+    request: Request,
+    interpreter: Interpreter,
+    more: Mapping[str, str],
+    devices: int,
+    *,
+    compiler: TpuCompiler,
+    context: Context,
+) -> Step:
+    """Trace with one environment, and compile."""
+    console = context.console
+    with console.step("trace", f"{request.function}() of {request.program.name} with {interpreter.path}"):
+        answer, graphs = _trace(request, interpreter, more, devices, context)
+        console.note(f"{len(graphs)} graph(s), torch {answer['torch']}, torch_xla {answer['torch_xla']}")
+    partitions = int(str(answer["partitions"]))
+    compiled = []
+    with console.step("compile", f"for {request.topology}, {partitions} of its {devices} devices"):
+        for graph in graphs:
+            made = compiler.compile(graph.stablehlo.encode(), request.topology, partitions, request.options)
+            compiled.append(made)
+            console.note(f"{graph.place}: {made.estimated_cycles:,} cycles{' (cached)' if made.cached else ''}")
+    versions = {project: str(answer[project]) for project in ("torch", "torch_xla")}
+    return Step(versions, partitions, graphs, compiled)
+
+
+def _trace(
+    request: Request, interpreter: Interpreter, more: Mapping[str, str], devices: int, context: Context
+) -> tuple[dict[str, object], list[trace.Graph]]:
+    """Run the script in the user's environment; return its answer and the graphs."""
+    if interpreter.path is None:
+        raise TpuError(
+            "there is no Python to trace the program with",
+            expected="an environment with torch_xla, active or given with --python",
+            found="no Python",
+            next_step="Activate the environment, or give the path of its python with --python.",
+        )
+    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
+        graphs = Path(folder) / "graphs"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
+        environment.update(
+            more,
+            PJRT_DEVICE="CPU",
+            CPU_NUM_DEVICES=str(devices),
+            XLA_SAVE_TENSORS_FILE=str(graphs),
+            XLA_SAVE_TENSORS_FMT="stablehlo",
+        )
+        command: list[str | Path] = [
+            interpreter.path,
+            trace.__file__,
+            request.program,
+            request.function,
+            str(request.calls),
+        ]
+        completed = context.runner.run(command, name="trace", env=environment, check=False)
+        try:
+            answer = json.loads(completed.output.splitlines()[-1])
+        except (IndexError, ValueError):
+            answer = {
+                "expected": "the program runs to its end",
+                "found": f"exit status {completed.returncode}; it ended with\n{completed.tail}",
+                "next_step": f"Read the whole log: {completed.log}",
+            }
+        if completed.returncode != 0:
+            raise TpuError(f"{request.program.name} cannot be traced", **answer)
+        written = graphs.with_name("graphs.0")
+        data = written.read_bytes() if written.exists() else b""
+        found = trace.read_graphs(data[answer["start"] : answer["end"]].decode())
+    if not found:
+        raise TpuError(
+            f"{request.function}() computes nothing on XLA",
+            expected="a function that computes with tensors on torch_xla.device()",
+            found="no graph at the sync after it",
+            next_step="Move its model and inputs to torch_xla.device().",
+        )
+    return answer, found
+
+
+def counted(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return how often each conversion stands there, such as ``{"f32 to bf16": 3}``."""
+    return dict(sorted(Counter(f"{source} to {target}" for source, target in pairs).items()))
+
+
+def report(steps: Mapping[str, Step]) -> str:
+    """Return the steps as a table for a person: a row a quantity, a column each one's wheels."""
+    table = [["", *(f"{WHEELS[name]} ({step.versions['torch_xla']})" for name, step in steps.items())]]
+    table.append(["graphs", *(str(len(step.graphs)) for step in steps.values())])
+    casts = [[cast for graph in step.graphs for cast in graph.casts] for step in steps.values()]
+    table += _conversions("casts in the program", casts)
+    converts = [
+        [convert for compiled in step.compiled for convert in parse(compiled.hlo).converts()] for step in steps.values()
+    ]
+    table += _conversions("converts in the TPU's HLO", converts)
+    for kind in ("argument", "output", "temp", "generated_code"):
+        sums = (sum(compiled.memory[kind] for compiled in step.compiled) for step in steps.values())
+        table.append([f"{kind.replace('_', ' ')} bytes", *(f"{value:,}" for value in sums)])
+    cycles = (sum(compiled.estimated_cycles for compiled in step.compiled) for step in steps.values())
+    table.append(["estimated cycles", *(f"{value:,}" for value in cycles)])
+    widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+    lines = []
+    for first, *others in table:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return "\n".join(lines)
+
+
+def _conversions(title: str, columns: Sequence[Sequence[tuple[str, str]]]) -> list[list[str]]:
+    """Return the rows that count conversions: in all, and below by pair of dtypes."""
+    counts = [counted(column) for column in columns]
+    pairs = sorted({pair for count in counts for pair in count})
+    rows = [[title, *(str(len(column)) for column in columns)]]
+    return rows + [[f"  {pair}", *(str(count.get(pair, 0)) for count in counts)] for pair in pairs]

@@ -1,0 +1,153 @@
+"""Compiles StableHLO for TPUs: run with the compiler environment's Python, one job a line of standard input.
+
+A job is ``{"stablehlo": base64, "topology": "v5e:2x2", "partitions": 4, "options": {…}}``, or
+``{"topology": …}`` to ask what is there; the answer is one line of JSON on standard output. Everything
+that libtpu itself says goes to standard error. No TPU is needed, and none is touched.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+import sys
+
+MAGIC = b"ML\xefR"  # of MLIR bytecode
+
+FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "v7", "7x", "v7x")
+"""Names to try on libtpu when the user's is not one that it knows."""
+
+
+class BadJobError(Exception):
+    """A job that the user can mend: its kind, what was expected and what was found."""
+
+    def __init__(self, kind, expected, found):
+        super().__init__(found)
+        self.kind, self.expected, self.found = kind, expected, found
+
+
+def host_bounds(topology):
+    """Return the chips of one host: 2x2x1, and less where the topology has an odd number of chips."""
+    layout = re.fullmatch(r"[^:=]+[:=](\d+(?:x\d+)*)(?:_\w+)?", topology)
+    sizes = [int(size) for size in layout[1].split("x")] if layout else []
+    return (*(2 if size % 2 == 0 else 1 for size in [*sizes, 1, 1][:2]), 1)
+
+
+def devices_of(topology):
+    """Return the devices of a topology, by its name.
+
+    Raises:
+        BadJobError: libtpu knows no such topology.
+    """
+    from jax.experimental import topologies
+
+    try:
+        description = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology, chips_per_host_bounds=host_bounds(topology)
+        )
+    except Exception as error:
+        expected = f"one of {', '.join(known_topologies())}, or another size of these"
+        raise BadJobError("topology", expected, said(error)) from error
+    return description.devices
+
+
+def known_topologies():
+    """Return a topology of each TPU generation that this libtpu knows."""
+    from jax.experimental import topologies
+
+    found = []
+    for family in FAMILIES:
+        for size in ("2x2", "2x2x1"):
+            try:
+                topologies.get_topology_desc(platform="tpu", topology_name=f"{family}:{size}")
+            except Exception:  # noqa: BLE001, S112 - that is the question
+                continue
+            found.append(f"{family}:{size}")
+    # Where both are taken, the generation's own form is that of its torus: three axes for v4 and v5p.
+    flat = {name for name in found if name.count("x") == 1}
+    return [name for name in found if (name in flat) != (name.split(":")[0] in ("v4", "v5p"))]
+
+
+def said(error):
+    """Return the first lines of an error of XLA's."""
+    return "\n".join(str(error).strip().splitlines()[:12])
+
+
+def bytecode_of(stablehlo):
+    """Return MLIR bytecode of StableHLO that is bytecode already, or text."""
+    if stablehlo.startswith(MAGIC):
+        return stablehlo
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        file = io.BytesIO()
+        try:
+            ir.Module.parse(stablehlo.decode()).operation.write_bytecode(file)
+        except (ir.MLIRError, UnicodeDecodeError) as error:
+            raise BadJobError("stablehlo", "StableHLO, as text or bytecode", said(error)) from error
+    return file.getvalue()
+
+
+def compile_job(job):
+    """Compile one program and return what became of it.
+
+    Raises:
+        BadJobError: The topology, the number of partitions or the program cannot be compiled.
+    """
+    from jax._src import compiler
+    from jax._src.lib import xla_client
+
+    devices = devices_of(job["topology"])
+    partitions = job["partitions"]
+    if not 1 <= partitions <= len(devices):
+        raise BadJobError(
+            "partitions", f"1 to {len(devices)} partitions, the devices of {job['topology']}", f"{partitions}"
+        )
+    options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=partitions,
+        use_spmd_partitioning=partitions > 1,
+        env_options_overrides=job["options"] or None,
+    )
+    program = bytecode_of(base64.b64decode(job["stablehlo"]))
+    try:
+        executable = devices[0].client.compile(program, xla_client.DeviceList(tuple(devices[:partitions])), options)
+    except Exception as error:
+        raise BadJobError("program", f"a program that compiles for {job['topology']}", said(error)) from error
+    (module,) = executable.hlo_modules()
+    stats = executable.get_compiled_memory_stats()
+    memory = {
+        name: getattr(stats, f"{name}_size_in_bytes")
+        for name in ("argument", "output", "alias", "temp", "generated_code")
+    }
+    return {"hlo": module.to_string(), "memory": memory}
+
+
+def answer(job):
+    """Return the answer to a job."""
+    if "stablehlo" in job:
+        return compile_job(job)
+    devices = devices_of(job["topology"])
+    return {"devices": len(devices), "kind": devices[0].device_kind}
+
+
+def main():
+    """Answer jobs until standard input ends."""
+    # libtpu and XLA write where they like: what was standard output stays ours.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    import jaxlib.version
+    import libtpu
+
+    print(json.dumps({"jaxlib": jaxlib.version.__version__, "libtpu": libtpu.__version__}), file=answers)
+    for line in sys.stdin:
+        try:
+            reply = answer(json.loads(line))
+        except BadJobError as error:
+            reply = {"error": {"kind": error.kind, "expected": error.expected, "found": error.found}}
+        print(json.dumps(reply), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Says whether the castoff build in this environment is whole, what is in force, and whether a TPU is there.
+
+    python -m castoff_doctor [--json] [--require-tpu]
+
+A module of its own, beside torch and torch_xla: it has to run where those cannot be imported. It needs
+the standard library only; what it learns by importing torch it learns in a process of its own. Exit
+status: 0 if all is well, 1 if something is amiss. A missing TPU is amiss with ``--require-tpu``, or where
+PJRT_DEVICE asks for one.
+"""
+
+import argparse
+import ctypes
+import glob
+import importlib.metadata
+import json
+import mmap
+import os
+import platform
+import re
+import struct
+import subprocess
+import sys
+
+__all__ = ["examine", "main"]
+
+OK, NOTE, FAULT = "ok", "note", "fault"
+
+_PROJECTS = ("torch", "torch_xla")
+_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
+_OVERLAY = "libcastoff_torch.so"
+_GOOGLE = "0x1ae0"
+_TPU_TIMEOUT = 300
+_SLOT_TYPES = (6, 7)  # R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT
+_REINSTALL = "Reinstall both wheels of one castoff build: pip install --force-reinstall --no-deps …"
+
+
+class _Findings:
+    """What was found so far, in order."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, check, status, found, next_step=""):
+        self.rows.append({"check": check, "status": status, "found": found, "next_step": next_step})
+
+
+def examine(require_tpu=False):
+    """Examine this environment and this machine.
+
+    Args:
+        require_tpu: Whether a missing TPU is a fault.
+
+    Returns:
+        A list of findings, each a dict with ``check``, ``status`` ("ok", "note" or "fault"), ``found`` and
+        ``next_step``.
+    """
+    findings = _Findings()
+    findings.add("machine", OK, f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}")
+    findings.add("python", OK, f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}")
+    whole = _examine_wheels(findings)
+    if whole:
+        _examine_running(findings)
+    _examine_tpu(findings, require_tpu or os.environ.get("PJRT_DEVICE") == "TPU", whole)
+    return findings.rows
+
+
+def _examine_wheels(findings):
+    """The two wheels, by their metadata. Return whether both are there."""
+    versions = {}
+    for project in _PROJECTS:
+        found = [dist for dist in importlib.metadata.distributions(name=project) if dist.metadata["Name"]]
+        if not found:
+            findings.add(
+                project, FAULT, "not installed", "pip install -c constraints.txt --find-links . torch torch_xla"
+            )
+            continue
+        version = versions[project] = found[0].version
+        if len({dist.version for dist in found}) > 1:
+            listed = ", ".join(dist.version for dist in found)
+            findings.add(
+                project, FAULT, f"installed more than once: {listed}", f"pip uninstall {project}; {_REINSTALL}"
+            )
+        elif "+castoff" not in version:
+            step = "Install castoff's wheel, with -c constraints.txt."
+            findings.add(project, FAULT, f"{version} is not a castoff build", step)
+        else:
+            findings.add(project, OK, version)
+    builds = {version.partition("+")[2] for version in versions.values()}
+    if len(versions) == len(_PROJECTS) and len(builds) > 1 and all("+castoff" in v for v in versions.values()):
+        findings.add("one build", FAULT, f"torch and torch_xla are of {' and '.join(sorted(builds))}", _REINSTALL)
+    return len(versions) == len(_PROJECTS)
+
+
+def _examine_running(findings):
+    """What a process says that imports the two."""
+    answer, error = _child("_look_inside", {"LD_BIND_NOW": "1", "PJRT_DEVICE": "CPU"}, 600)
+    if error:
+        findings.add("import torch, torch_xla", FAULT, error, _REINSTALL)
+        return
+    abi = f"_GLIBCXX_USE_CXX11_ABI={answer['cxx11_abi']}"
+    commits = ", ".join(f"{project} {commit[:12]}" for project, commit in answer["commits"].items())
+    findings.add("import torch, torch_xla", OK, f"{abi}, commits {commits}")
+    if not answer["topics"]:
+        findings.add("topics", FAULT, "none: these wheels are stock", "Install castoff's wheels.")
+        return
+    for topic, state in answer["topics"].items():
+        findings.add(f"topic {topic}", OK if state == "on" else NOTE, state)
+    _judge_slots(findings, answer["slots"])
+
+
+def _judge_slots(findings, slots):
+    """Whether torch's calls of each interposed function lead to the overlay."""
+    if not slots:
+        findings.add("interpositions", FAULT, f"{_OVERLAY} takes the place of nothing", _REINSTALL)
+        return
+    wrong = {symbol: owners for symbol, owners in slots.items() if set(owners) != {_OVERLAY}}
+    for symbol, owners in wrong.items():
+        step = "Let nothing load torch's libraries before torch does (LD_PRELOAD)."
+        findings.add("interpositions", FAULT, f"{symbol} leads to {', '.join(sorted(set(owners)))}", step)
+    if not wrong:
+        calls = sum(map(len, slots.values()))
+        findings.add("interpositions", OK, f"{len(slots)} functions in effect, {calls} call slots lead to {_OVERLAY}")
+
+
+def _examine_tpu(findings, required, whole):
+    missing = FAULT if required else NOTE
+    wanted = _wanted_libtpu() if whole else None
+    try:
+        version = importlib.metadata.version("libtpu")
+    except importlib.metadata.PackageNotFoundError:
+        line = f"pip install libtpu=={wanted}" if wanted else "pip install libtpu"
+        findings.add("libtpu", missing, "not installed", line)
+        version = None
+    if version is not None and wanted not in (None, version):
+        step = f"pip install libtpu=={wanted}"
+        findings.add("libtpu", FAULT, f"{version}, but this torch_xla asks for {wanted}", step)
+    elif version is not None:
+        findings.add("libtpu", OK, version)
+    chips, why = _chips()
+    if not chips:
+        findings.add("TPU", missing, why, "Run this on a TPU VM, with the device passed into the container.")
+        return
+    if version is None or not whole:
+        findings.add("TPU", missing, f"{chips} chip(s) in this machine, not tried", "Mend the above first.")
+        return
+    answer, error = _child("_look_at_tpu", {"PJRT_DEVICE": "TPU"}, _TPU_TIMEOUT)
+    if error:
+        step = "End other processes that use it (they hold /dev/accel* or /dev/vfio/*; see /tmp/libtpu_lockfile)."
+        findings.add("TPU", FAULT, f"{chips} chip(s) in this machine, but: {error}", step)
+    else:
+        findings.add("TPU", OK, f"{answer['devices']} device(s) of {chips} chip(s): {answer['kind']}")
+
+
+def _wanted_libtpu():
+    """The version of libtpu that torch_xla asks for."""
+    for line in importlib.metadata.requires("torch_xla") or []:
+        match = re.match(r"libtpu\s*==\s*([\w.]+)", line)
+        if match:
+            return match[1]
+    return None
+
+
+def _chips():
+    """The number of TPU chips in this machine; if none, why that is thought."""
+    vendors = []
+    for path in glob.glob("/sys/bus/pci/devices/*/vendor"):
+        with open(path, encoding="ascii") as file:
+            vendors.append(file.read().strip())
+    nodes = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+    chips = vendors.count(_GOOGLE)
+    if not chips:
+        return 0, f"none in this machine (of {len(vendors)} PCI devices none is Google's)"
+    if not nodes:
+        return 0, f"{chips} on the PCI bus, but neither /dev/accel* nor /dev/vfio/* is there"
+    return chips, ""
+
+
+def _child(function, settings, timeout):
+    """Run a function of this module in a process of its own; return what it says, or what went wrong."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    code = f"import sys; sys.path.append({here!r}); import castoff_doctor; castoff_doctor.{function}()"
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"no answer within {timeout} s"
+    if process.returncode != 0:
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
+        return {}, f"exit status {process.returncode}; {lines[-1] if lines else 'no output'}"
+    return json.loads(process.stdout.splitlines()[-1]), ""
+
+
+def _look_inside():
+    import torch
+    import torch_xla
+    import torch_xla.version
+
+    answer = {
+        "cxx11_abi": int(torch.compiled_with_cxx11_abi()),
+        "commits": {"torch": torch.version.git_version, "torch_xla": torch_xla.version.__xla_gitrev__},
+        "topics": {},
+        "slots": {},
+    }
+    try:
+        from torch import _castoff as torch_castoff
+        from torch_xla import _castoff as xla_castoff
+    except ImportError:
+        print("\n" + json.dumps(answer))
+        return
+    xla = os.path.dirname(torch_xla.__file__)
+    for topic in [*torch_castoff.TOPICS, *xla_castoff.TOPICS]:
+        module = xla_castoff.TOPICS.get(topic)
+        if module is not None and not os.path.exists(os.path.join(xla, f"{module}.py")):
+            answer["topics"][topic] = "not in this build"
+        else:
+            answer["topics"][topic] = "on" if torch_castoff.enabled(topic) else "off, by CASTOFF_DISABLE"
+    lib = os.path.join(os.path.dirname(torch.__file__), "lib")
+    symbols = _defined(os.path.join(lib, _OVERLAY))
+    maps = _mappings()
+    for caller in _CALLERS:
+        base = min(start for start, _, offset, path in maps if offset == 0 and os.path.basename(path) == caller)
+        for symbol, offsets in _slots(os.path.join(lib, caller), symbols).items():
+            owners = [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
+            answer["slots"].setdefault(symbol, []).extend(owners)
+    print("\n" + json.dumps(answer))
+
+
+def _look_at_tpu():
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.runtime as xr
+
+    kind = xm.xla_device_hw(torch_xla.device())
+    attributes = xr.global_runtime_device_attributes()
+    kind = attributes[0].get("device_kind", kind) if attributes else kind
+    print("\n" + json.dumps({"devices": xr.global_runtime_device_count(), "kind": str(kind)}))
+
+
+class _Elf:
+    """The sections of a 64-bit little-endian ELF file."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        (start,) = struct.unpack_from("<Q", self._data, 0x28)
+        size, count, names = struct.unpack_from("<HHH", self._data, 0x3A)
+        headers = [struct.unpack_from("<IIQQQQIIQQ", self._data, start + at * size) for at in range(count)]
+        strings = self._bytes(headers[names])
+        self._headers = {_string(strings, header[0]): header for header in headers}
+
+    def _bytes(self, header):
+        return self._data[header[4] : header[4] + header[5]]
+
+    def section(self, name):
+        return self._bytes(self._headers[name]) if name in self._headers else memoryview(b"")
+
+    def symbols(self):
+        """The entries of the dynamic symbol table: (place of its name in .dynstr, whether it is defined here)."""
+        for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", self.section(".dynsym")):
+            yield name, section != 0
+
+
+def _string(strings, at):
+    data = bytes(strings[at : at + 4096])
+    return data[: data.index(b"\0")].decode()
+
+
+def _defined(path):
+    elf = _Elf(path)
+    strings = elf.section(".dynstr")
+    return {_string(strings, name) for name, defined in elf.symbols() if defined}
+
+
+def _slots(path, symbols):
+    """The places of a library that the loader fills with the addresses of these symbols."""
+    elf = _Elf(path)
+    strings = bytes(elf.section(".dynstr"))
+    places = {}
+    for symbol in symbols:
+        # The linker may keep one string as the tail of another, so every place counts.
+        at = strings.find(symbol.encode() + b"\0")
+        while at >= 0:
+            places[at] = symbol
+            at = strings.find(symbol.encode() + b"\0", at + 1)
+    indexes = {index: places[name] for index, (name, _) in enumerate(elf.symbols()) if name in places}
+    found = {}
+    for section in (".rela.plt", ".rela.dyn"):
+        for offset, info, _ in struct.iter_unpack("<QQq", elf.section(section)):
+            if info >> 32 in indexes and info & 0xFFFFFFFF in _SLOT_TYPES:
+                found.setdefault(indexes[info >> 32], []).append(offset)
+    return found
+
+
+def _mappings():
+    """(start, end, file offset, path) of everything that is mapped from a file."""
+    found = []
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        for line in file:
+            fields = line.rstrip("\n").split(None, 5)
+            if fields[-1].startswith("/"):
+                start, end = (int(value, 16) for value in fields[0].split("-"))
+                found.append((start, end, int(fields[2], 16), fields[-1]))
+    return found
+
+
+def _owner(address, maps):
+    return next((os.path.basename(path) for start, end, _, path in maps if start <= address < end), "no library")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m castoff_doctor", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    parser.add_argument("--require-tpu", action="store_true", help="a missing TPU is a fault")
+    arguments = parser.parse_args()
+    findings = examine(arguments.require_tpu)
+    well = all(row["status"] != FAULT for row in findings)
+    if arguments.json:
+        print(json.dumps({"well": well, "findings": findings}))
+    else:
+        width = max(len(row["check"]) for row in findings)
+        for row in findings:
+            print(f"{row['status']:<6} {row['check']:<{width}}  {row['found']}")
+            if row["status"] != OK and row["next_step"]:
+                print(f"{'':<6} {'':<{width}}  → {row['next_step']}")
+        print("all is well" if well else "something is amiss")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from castoff import doctor
+from castoff.build import ROOT
+from castoff.context import Context
+from castoff.doctor import Finding
+from castoff.elf import defined_symbols, relocation_slots
+from castoff.errors import MachineError
+
+
+@pytest.fixture(scope="module")
+def shipped() -> ModuleType:
+    """The module that the wheel brings."""
+    sys.path.insert(0, str((ROOT / doctor.MODULE).parent))
+    import castoff_doctor
+
+    sys.path.pop(0)
+    module: ModuleType = castoff_doctor
+    return module
+
+
+def test_it_reads_slots_and_symbols_like_the_build(
+    shipped: ModuleType, libraries: dict[str, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "libtorch_cpu.so"
+    path.write_bytes(libraries["libtorch_cpu.so"])
+    assert shipped._defined(str(path)) == defined_symbols(path) == {"ask", "_ZN5torch6answerEv"}
+    slots = shipped._slots(str(path), {"_ZN5torch6answerEv", "nothing"})
+    wanted = relocation_slots(path, ["_ZN5torch6answerEv"])
+    assert {name: tuple(offsets) for name, offsets in slots.items()} == wanted
+
+
+def test_slots_are_judged(shipped: ModuleType) -> None:
+    def judge(slots: dict[str, list[str]]) -> list[tuple[str, str]]:
+        findings = shipped._Findings()
+        shipped._judge_slots(findings, slots)
+        return [(row["status"], row["found"]) for row in findings.rows]
+
+    overlay = "libcastoff_torch.so"
+    assert judge({"f": [overlay, overlay], "g": [overlay]}) == [
+        ("ok", f"2 functions in effect, 3 call slots lead to {overlay}")
+    ]
+    assert judge({"f": [overlay, "libtorch_cpu.so"], "g": [overlay]}) == [
+        ("fault", f"f leads to {overlay}, libtorch_cpu.so")
+    ]
+    assert judge({})[0][0] == "fault"
+
+
+def test_an_environment_without_the_wheels(context: Context) -> None:
+    """That of the build has no torch; whether there is a TPU changes nothing about that."""
+    well, findings = doctor.examine(ROOT, sys.executable, False, context)
+    by_check = {finding.check: finding for finding in findings}
+    assert not well
+    assert (by_check["torch"].status, by_check["torch"].found) == ("fault", "not installed")
+    assert "-c constraints.txt" in by_check["torch"].next_step
+    assert by_check["libtpu"].status == "note"
+    assert "not installed" in doctor.report(findings)
+
+
+def test_a_tpu_can_be_required(context: Context) -> None:
+    _, findings = doctor.examine(ROOT, sys.executable, True, context)
+    assert {finding.check: finding.status for finding in findings}["libtpu"] == "fault"
+
+
+def test_the_shipped_module_needs_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-S", ROOT / doctor.MODULE, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["well"] is False
+
+
+def test_an_environment_that_is_not_there(context: Context, tmp_path: Path) -> None:
+    for python in (None, "3.99", str(tmp_path / "python")):
+        with pytest.raises(MachineError):
+            doctor.examine(ROOT, python, False, context)
+
+
+def test_the_report_shows_next_steps_of_what_is_amiss() -> None:
+    text = doctor.report([Finding("a", "ok", "fine", "unused"), Finding("b", "fault", "broken", "mend it")])
+    assert "unused" not in text
+    assert "→ mend it" in text
