@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/grad_dtype.h>
-#include <torch/csrc/autograd/implicit_casts.h>
+#include <torch/csrc/autograd/validate_gradients.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <utility>
@@ -18,14 +18,7 @@ void validate_outputs(const edge_list& edges, variable_list& grads,
                       const grad_dtype::FormatError& format_error) {
   using Function = void(const edge_list&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  if (!grad_dtype::engine_in_use()) {
-    return stock(edges, grads, format_error);
-  }
-  const implicit_casts::Validation validation(edges, grads);
-  grad_dtype::LeafGradients leaves(edges, grads, format_error);
-  stock(edges, grads, format_error);
-  leaves.put_back(grads, format_error);
-  validation.finish(grads);
+  grad_dtype::validate(*stock, edges, grads, format_error);
 }
 
 void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variable_list& grads,
@@ -33,12 +26,7 @@ void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variab
   using Function =
       void(const grad_dtype::OptionalMetadata&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  if (grad_dtype::engine_in_use()) {
-    if (const auto resolved = grad_dtype::resolve_any(input_metadata, grads, format_error)) {
-      return stock(*resolved, grads, format_error);
-    }
-  }
-  stock(input_metadata, grads, format_error);
+  grad_dtype::validate(*stock, input_metadata, grads, format_error);
 }
 
 }  // namespace torch::autograd

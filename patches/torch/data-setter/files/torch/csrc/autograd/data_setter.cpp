@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/data_setter.h>
 
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/castoff/kill_switch.h>
 
 #include <mutex>
 
@@ -30,6 +31,10 @@ std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
 
 Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
     : self_(self) {
+  static const bool enabled = castoff::topic_enabled("data-setter");
+  if (!enabled) {
+    return;
+  }
   const bool changes = !same_metadata(self, new_data);
   if (!changes && !grad_dtype::in_use()) {
     return;
