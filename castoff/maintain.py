@@ -16,6 +16,7 @@ from castoff.pin import load_pin
 from castoff.refresh import refresh
 from castoff.run import Runner
 from castoff.topics import load_topics, select
+from castoff.upstream_tests import SUITES, Runs, check, compare, counts, install_tools
 
 
 def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
@@ -63,6 +64,51 @@ def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) 
         "replaced": done.replaced,
     }
     console.result(f"patches/{done.topic}:\n{what}", data)
+
+
+def compare_upstream_tests(
+    pin_name: str,
+    pythons: tuple[Path, Path],
+    *,
+    folder: Path | None,
+    known: Path | None,
+    whole: bool,
+    console: Console,
+    root: Path = ROOT,
+) -> None:
+    """Run upstream's own tests on stock and on patched wheels and say how they compare.
+
+    Args:
+        pin_name: The pin's name.
+        pythons: The interpreters of the environments with the stock wheels and with the patched ones.
+        folder: A checkout to run them from; one is made, and removed again, if not given.
+        known: A folder that keeps the outcomes on stock from one comparison to the next.
+        whole: Whether to run all suites, and not only the quick ones.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        UpstreamTestsError: A test ends otherwise on the two.
+        CastoffError: The tests cannot be run.
+    """
+    pin = load_pin(root / "pins", pin_name)
+    with means(console) as context:
+        with tempfile.TemporaryDirectory(prefix="castoff-") as scratch:
+            if folder is None:
+                folder = Path(scratch) / "torch"
+                checkout(pin, "torch", (), folder, context)
+            tools = install_tools(pythons[0], context)
+            with console.step("tests", f"upstream's own, of torch {pin.torch.version}, on stock and on patched wheels"):
+                runs = Runs(folder.absolute() / "test", tools, context.runner)
+                suites = [suite for suite in SUITES if whole or suite.quick]
+                comparisons = compare(*pythons, suites, runs, console, known=known)
+        check(comparisons)
+    failing = sum(counts(comparison.stock).get("failed", 0) for comparison in comparisons)
+    tests = sum(len(comparison.stock) for comparison in comparisons)
+    console.result(
+        f"{tests} of upstream's tests end alike on stock and on patched wheels, {failing} of them failing on both",
+        {"tests": tests, "failing": failing, "differences": 0},
+    )
 
 
 @contextmanager

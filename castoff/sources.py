@@ -74,9 +74,7 @@ def upstream_tree(upstream: Upstream, folder: Path, context: Context) -> Origin:
             found=refused,
             next_step="Check the network and git's proxy settings, or use a machine that reaches that host.",
         )
-    context.console.note(
-        f"git does not reach {upstream.project}'s repository; taking the distribution's source package"
-    )
+    context.console.note(f"git does not reach {upstream.project}'s repository; taking the source package")
     _unpack(_source_package(package, context), folder)
     about = f"source package {package.name} {package.version}"
     _commit_all(folder, f"{upstream.project} {upstream.version}, the tree of the {about}", runner)
@@ -95,8 +93,10 @@ def _from_git(upstream: Upstream, folder: Path, runner: Runner) -> str | None:
     )
     if listed.returncode != 0:
         return listed.tail
-    commits = dict(reversed(line.split("\t")) for line in listed.output.splitlines() if "\t" in line)
-    found = commits.get(f"{tag}^{{}}", commits.get(tag, "no such tag"))
+    rows = [line.split("\t") for line in listed.output.splitlines() if "\t" in line]
+    commits = {row[1]: row[0] for row in rows}
+    # An annotated tag is an object of its own; ^{} is the commit that it names.
+    found = commits.get(f"{tag}^{{}}") or commits.get(tag) or "no such tag"
     if found != upstream.commit:
         raise FetchError(
             f"{upstream.tag} of {upstream.repository} is not what the pin names",
