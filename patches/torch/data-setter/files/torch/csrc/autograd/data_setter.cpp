@@ -1,5 +1,6 @@
 #include <torch/csrc/autograd/data_setter.h>
 
+#include <torch/csrc/autograd/functional_wrapper.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <mutex>
@@ -29,7 +30,7 @@ std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
 }  // namespace
 
 Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
-    : self_(self) {
+    : self_(self), new_data_(new_data) {
   const bool changes = !same_metadata(self, new_data);
   if (!changes && !grad_dtype::in_use()) {
     return;
@@ -49,6 +50,7 @@ Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new
 }
 
 Reassignment::~Reassignment() {
+  adopt_wrapped(self_, new_data_);
   if (!kept_accumulator_) {
     return;
   }
