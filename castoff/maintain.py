@@ -1,9 +1,9 @@
-"""What a maintainer does in a checkout: make one, write it back. ``cli`` is the command line."""
+"""What a maintainer does with upstream's tree: check it out, write it back, run its tests on our wheels."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +12,17 @@ from castoff.cache import Cache, cache_root
 from castoff.checkout import checkout
 from castoff.console import Console
 from castoff.context import Context
-from castoff.pin import load_pin
+from castoff.errors import MachineError
+from castoff.fetch import fetch_wheel
+from castoff.interpreter import find_interpreter
+from castoff.manifest import Recorded, read_manifest
+from castoff.pin import Pin, load_pin
 from castoff.refresh import refresh
+from castoff.repack import PatchedWheel
 from castoff.run import Runner
 from castoff.topics import load_topics, select
 from castoff.upstream_tests import SUITES, Runs, check, compare, counts, install_tools
+from castoff.verify import install
 
 
 def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
@@ -67,23 +73,27 @@ def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) 
 
 
 def compare_upstream_tests(
-    pin_name: str,
-    pythons: tuple[Path, Path],
+    built: Path,
     *,
-    folder: Path | None,
+    stock: Path | None,
+    patched: Path | None,
+    source: Path | None,
     known: Path | None,
     whole: bool,
+    indexes: Sequence[str],
     console: Console,
     root: Path = ROOT,
 ) -> None:
     """Run upstream's own tests on stock and on patched wheels and say how they compare.
 
     Args:
-        pin_name: The pin's name.
-        pythons: The interpreters of the environments with the stock wheels and with the patched ones.
-        folder: A checkout to run them from; one is made, and removed again, if not given.
+        built: The folder with the patched wheels, whose manifest says what they were made from.
+        stock: The interpreter of an environment with the stock wheels; one is made if not given.
+        patched: That of one with the patched wheels, likewise.
+        source: A checkout to run the tests from, likewise.
         known: A folder that keeps the outcomes on stock from one comparison to the next.
         whole: Whether to run all suites, and not only the quick ones.
+        indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
         console: Shows how it goes.
         root: The tree with pins and patches.
 
@@ -91,17 +101,23 @@ def compare_upstream_tests(
         UpstreamTestsError: A test ends otherwise on the two.
         CastoffError: The tests cannot be run.
     """
-    pin = load_pin(root / "pins", pin_name)
+    recorded = read_manifest(built / "manifest.json")
+    pin = load_pin(root / "pins", recorded.pin)
     with means(console) as context:
-        with tempfile.TemporaryDirectory(prefix="castoff-") as scratch:
-            if folder is None:
-                folder = Path(scratch) / "torch"
-                checkout(pin, "torch", (), folder, context)
-            tools = install_tools(pythons[0], context)
-            with console.step("tests", f"upstream's own, of torch {pin.torch.version}, on stock and on patched wheels"):
-                runs = Runs(folder.absolute() / "test", tools, context.runner)
+        with context.cache.lock("upstream-tests"), context.cache.scratch("upstream-tests") as scratch:
+            if source is None:
+                source = scratch / "torch"
+                checkout(pin, "torch", (), source, context)
+            with console.step("install", "stock and patched wheels"):
+                stock = stock or _environment(pin, recorded, None, scratch / "stock", indexes=indexes, context=context)
+                patched = patched or _environment(
+                    pin, recorded, built, scratch / "patched", indexes=indexes, context=context
+                )
+                tools = install_tools(stock, context)
+            with console.step("tests", f"upstream's own, of torch {pin.torch.version}"):
+                runs = Runs(source.absolute() / "test", tools, context.runner)
                 suites = [suite for suite in SUITES if whole or suite.quick]
-                comparisons = compare(*pythons, suites, runs, console, known=known)
+                comparisons = compare(stock.absolute(), patched.absolute(), suites, runs, console, known=known)
         check(comparisons)
     failing = sum(counts(comparison.stock).get("failed", 0) for comparison in comparisons)
     tests = sum(len(comparison.stock) for comparison in comparisons)
@@ -109,6 +125,27 @@ def compare_upstream_tests(
         f"{tests} of upstream's tests end alike on stock and on patched wheels, {failing} of them failing on both",
         {"tests": tests, "failing": failing, "differences": 0},
     )
+
+
+def _environment(
+    pin: Pin, recorded: Recorded, built: Path | None, scratch: Path, *, indexes: Sequence[str], context: Context
+) -> Path:
+    """Install the patched wheels of a folder, or the stock ones that they were made from; return the Python."""
+    interpreter = find_interpreter(recorded.python, context.runner)
+    if interpreter.path is None:
+        raise MachineError(
+            f"there is no CPython {recorded.python} to run the tests with",
+            expected=f"CPython {recorded.python} on PATH",
+            found="none",
+            next_step="Install it, or give the interpreters of two environments with --stock and --patched.",
+        )
+    wheels = []
+    for project, wheel in recorded.wheels.items():
+        base = fetch_wheel(pin, project, recorded.python, indexes=indexes, context=context, only=wheel.base_sha256)
+        path = base.path if built is None else built / wheel.file
+        wheels.append(PatchedWheel(project, path, wheel.version, wheel.sha256, base, {}, (), ()))
+    scratch.mkdir()
+    return install(wheels, interpreter.path, scratch, context.runner)
 
 
 @contextmanager

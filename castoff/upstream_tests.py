@@ -31,6 +31,8 @@ _RANK = ("passed", "xfailed", "skipped", "failed")
 _SHOWN = 20
 _MOST_RETRIED = 50
 
+_NN_FIRST = "(TestNN and not TestNNDevice) or hook or grad"
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -56,7 +58,9 @@ SUITES = (
         ("test_torch.py", "-k", "set_data or metadata_change or swap or copy or type or storage"),
         quick=True,
     ),
-    Suite("nn: hooks and gradients", ("test_nn.py", "-k", "(TestNN and not TestNNDevice) or hook or grad"), quick=False),
+    Suite(
+        "nn: hooks and gradients", ("test_nn.py", "-k", "(TestNN and not TestNNDevice) or hook or grad"), quick=False
+    ),
     Suite("nn", ("test_nn.py", "-k", "not ((TestNN and not TestNNDevice) or hook or grad)"), quick=False),
     Suite("higher-order operators", ("dynamo/test_higher_order_ops.py",), quick=False),
     Suite("compiled autograd", ("inductor/test_compiled_autograd.py",), quick=False),

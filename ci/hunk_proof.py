@@ -87,6 +87,23 @@ functions = sorted(parse_native_yaml(natives, tags).native_functions, key=lambda
 gen_view_funcs(sys.argv[1], match_differentiability_info(functions, differentiability), "tools/autograd/templates")
 """
 
+# Which library the engine, AccumulateGrad and VariableHooks::set_data of a running torch are in.
+IN_FORCE = """
+import ctypes, pathlib, torch
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("file", "base", "name", "at")]
+every = ctypes.CDLL(None)
+def say(name, address):
+    info = Info()
+    every.dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+    print(name, pathlib.Path(ctypes.string_at(info.file).decode()).name)
+for name in ("_ZN5torch8autograd6Engine18get_default_engineEv", "_ZTVN5torch8autograd14AccumulateGradE"):
+    say(name, ctypes.cast(getattr(every, name), ctypes.c_void_p).value)
+hooks = every._ZN2at4impl16GetVariableHooksEv
+hooks.restype = ctypes.POINTER(ctypes.c_void_p)
+say("VariableHooks", hooks()[0])
+"""
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -131,12 +148,35 @@ def read_tree(folder: Path, runner: Runner) -> Tree:
     return Tree(folder, tuple(cpp["M"]), tuple(cpp["A"]), tuple(headers))
 
 
+def check_listed(tree: Tree) -> None:
+    """Check that upstream's own list of what libtorch_cpu is compiled from has the topics' files.
+
+    Raises:
+        VerifyError: It lacks one, or names one that is not there.
+    """
+    lists: dict[str, list[str]] = {}
+    exec((tree.folder / "build_variables.bzl").read_text(encoding="utf-8"), lists)  # noqa: S102 - as upstream's CMake does
+    listed = lists["core_trainer_sources"]
+    wrong = [name for name in tree.added if name not in listed]
+    wrong += [name for name in listed if not (tree.folder / name).is_file()]
+    if wrong:
+        raise VerifyError(
+            "build_variables.bzl does not have the topics' C++ files",
+            expected="core_trainer_sources has each of them, and names no file that is missing",
+            found=", ".join(wrong),
+            next_step="Mend its hunk (castoff checkout, castoff refresh).",
+        )
+
+
 def generate(tree: Tree, python: Path, runner: Runner) -> None:
     """Make ViewFuncs.cpp in the checkout, and check that its header is the wheel's."""
     generated = tree.folder / "torch/csrc/autograd/generated"
     generated.mkdir(exist_ok=True)
     runner.run([python, "-c", GENERATE, generated], name="generate", cwd=tree.folder)
-    ours, theirs = generated / "ViewFuncs.h", _torch(python, runner) / "include/torch/csrc/autograd/generated/ViewFuncs.h"
+    ours, theirs = (
+        generated / "ViewFuncs.h",
+        _torch(python, runner) / "include/torch/csrc/autograd/generated/ViewFuncs.h",
+    )
     if ours.read_bytes() != theirs.read_bytes():
         raise VerifyError(
             "the checkout is not what the wheel was built from",
@@ -156,9 +196,9 @@ def compile_units(tree: Tree, pin: Pin, torch: Path, context: Context) -> list[P
     # The guard says which torch the library is for; `import torch` asks every libcastoff_torch.so.
     guard = ROOT / "patches/torch/kill-switch/overlay/guard.cpp"
     definitions = [f"-D_GLIBCXX_USE_CXX11_ABI={pin.cxx11_abi}", f'-DCASTOFF_TORCH_GIT_VERSION="{pin.torch.commit}"']
-    includes = ["-I.", f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     # The wheel's headers first: those of the tree are for what a wheel does not bring.
-    includes = [*includes[1:], "-idirafter", ".", "-idirafter", "torch/csrc/api/include"]
+    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    includes += ["-idirafter", ".", "-idirafter", "torch/csrc/api/include"]
     command = [str(compiler.path), *OPTIONS, *definitions, *includes]
     common = hashlib.sha256(json.dumps([compiler.version, *OPTIONS, *definitions, pin.torch.commit]).encode())
     for header in tree.headers:
@@ -194,7 +234,13 @@ def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path,
     shown = sorted(ours & (defined_symbols(torch / "lib/libtorch_cpu.so") | exports))
     script = library.with_suffix(".map")
     script.write_text(version_script(shown), encoding="utf-8")
-    options = ["-shared", "-Wl,-z,defs", "-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={script}"]
+    options = [
+        "-shared",
+        "-Wl,-z,defs",
+        "-Wl,--disable-new-dtags",
+        "-Wl,-rpath,$ORIGIN",
+        f"-Wl,--version-script={script}",
+    ]
     compiler = find_compiler(runner)
     runner.run(
         [compiler.path, *options, "-o", library, *objects, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"], name="link"
@@ -233,24 +279,10 @@ def check_in_force(python: Path, tree: Tree, runner: Runner) -> None:
     Raises:
         VerifyError: They do not.
     """
-    asked = (
-        "import ctypes, torch, pathlib\n"
-        "lib = pathlib.Path(torch.__file__).parent / 'lib'\n"
-        "class Info(ctypes.Structure):\n"
-        "    _fields_ = [('file', ctypes.c_char_p), ('base', ctypes.c_void_p), ('name', ctypes.c_char_p), ('at', ctypes.c_void_p)]\n"
-        "every = ctypes.CDLL(None)\n"
-        "for name in ('_ZN5torch8autograd6Engine18get_default_engineEv', '_ZNK2at10TensorBase8set_dataERKS0_',\n"
-        "             '_ZTVN5torch8autograd14AccumulateGradE'):\n"
-        "    info = Info(); every.dladdr(ctypes.cast(getattr(every, name), ctypes.c_void_p), ctypes.byref(info))\n"
-        "    print(name, pathlib.Path(info.file.decode()).name)\n"
-        "hooks = ctypes.CDLL(str(lib / 'libtorch_cpu.so'))._ZN2at4impl16GetVariableHooksEv\n"
-        "hooks.restype = ctypes.POINTER(ctypes.c_void_p)\n"
-        "info = Info(); every.dladdr(ctypes.c_void_p(hooks()[0]), ctypes.byref(info))\n"
-        "print('VariableHooks', pathlib.Path(info.file.decode()).name)\n"
-    )
-    rows = runner.run([python, "-c", asked], name="in-force", env={**os.environ, "LD_BIND_NOW": "1"}).output.splitlines()
+    environment = {**os.environ, "LD_BIND_NOW": "1"}
+    rows = runner.run([python, "-c", IN_FORCE], name="in-force", env=environment).output.splitlines()
     found = dict(line.split() for line in rows if re.fullmatch(r"\S+ lib\S+\.so", line))
-    wrong = {name: lib for name, lib in found.items() if lib != overlay_name("torch") and "set_data" not in name}
+    wrong = {name: library for name, library in found.items() if library != overlay_name("torch")}
     if wrong or "VariableHooks" not in found:
         raise VerifyError(
             "upstream's files with the hunks are not in force",
@@ -278,15 +310,18 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
         CastoffError: What could not be proven.
     """
     work: Path = arguments.work.absolute()
-    for part in ("torch", "environment", "library"):
+    for part in ("environment", "library", *(() if arguments.checkout else ("torch",))):
         shutil.rmtree(work / part, ignore_errors=True)
     (work / "library").mkdir(parents=True)
     runner = Runner(work / "logs", console)
     context = Context(Cache(cache_root(), console), runner, console)
     pin = load_pin(ROOT / "pins", arguments.pin)
     topics = select(load_topics(ROOT / "patches"), pin.name)
-    checkout(pin, "torch", topics, work / "torch", context)
-    tree = read_tree(work / "torch", runner)
+    folder: Path = (arguments.checkout or work / "torch").absolute()
+    if arguments.checkout is None:
+        checkout(pin, "torch", topics, folder, context)
+    tree = read_tree(folder, runner)
+    check_listed(tree)
     stock, patched = (environment.absolute() / "bin/python" for environment in (arguments.stock, arguments.patched))
     torch = _torch(stock, runner)
     with console.step("compile", f"{len(tree.units)} files; hunks touch {', '.join(tree.touched)}"):
@@ -303,7 +338,10 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
         autograd = [suite for suite in SUITES if suite.name == "autograd"]
         check(compare(stock, python, autograd, runs, console, known=work / "outcomes"))
     shutil.rmtree(work / "environment")
-    console.result(f"the hunks of pin {pin.name} are proven: {', '.join(tree.touched)}", {"touched": list(tree.touched)})
+    shutil.rmtree(work / "torch", ignore_errors=True)
+    console.result(
+        f"the hunks of pin {pin.name} are proven: {', '.join(tree.touched)}", {"touched": list(tree.touched)}
+    )
 
 
 def _exports(topics: Sequence[Topic], pin: Pin) -> set[str]:
@@ -317,7 +355,10 @@ def main() -> int:
     parser.add_argument("--stock", type=Path, required=True, help="the environment with the pin's stock wheels")
     parser.add_argument("--patched", type=Path, required=True, help="the one with the patched wheels")
     parser.add_argument("--work", type=Path, required=True, help="a folder on the file system of the environments")
-    parser.add_argument("tests", nargs="*", default=["tests/torch", "tests/ir"], help="what to run of this tree's tests")
+    parser.add_argument(
+        "tests", nargs="*", default=["tests/torch", "tests/ir"], help="what to run of this tree's tests"
+    )
+    parser.add_argument("--checkout", type=Path, help="a checkout of torch to use; one is made if not given")
     arguments = parser.parse_args()
     console = Console()
     try:
