@@ -1,8 +1,9 @@
-"""Apply: the topics' Python files and hunks, laid on the members of a wheel.
+"""Apply: the topics' files and hunks, laid on the members of a wheel or on an upstream checkout.
 
-Only the members that a hunk touches are taken out of the wheel. `git apply` does the work and its
-exit codes tell the outcome; its wording, which changes, is never read. Every topic is tried before
-anything is reported. Hunks on C++ files are for source builds and are passed over here.
+Only the members that a hunk touches are taken out of the wheel. `git apply` does the work, with no
+fuzz, and its exit codes tell the outcome; its wording, which changes, is never read. Every topic of
+a wheel is tried before anything is reported. Hunks on C++ and on the lists of C++ files are for
+checkouts: a wheel has no such files, and they are passed over there by name.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from castoff.errors import ApplyError
 from castoff.run import Runner
-from castoff.topics import PYTHON_SUFFIXES, Topic
+from castoff.topics import CPP_SUFFIXES, PYTHON_SUFFIXES, Topic
 
 _HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _SHOWN_LINES = 12
+
+CHECKOUT_ONLY_SUFFIXES = (*CPP_SUFFIXES, ".bzl")
+"""Upstream's files that only a checkout has: C++, and the lists of what is compiled."""
 
 
 class Outcome(Enum):
@@ -85,16 +89,16 @@ def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, run
     touched: set[str] = set()
     added: set[str] = set()
     with zipfile.ZipFile(wheel) as archive:
-        members = set(archive.namelist())
+        target = _Wheel(archive, tree)
         for topic in topics:
-            new = _new_files(topic, members | added, tree)
+            new = _new_files(topic, topic.new_python(), target)
             added.update(trial.path for trial in new if trial.outcome is Outcome.CLEAN)
-            hunks = _Hunks(topic, pin, archive=archive, members=members | added, tree=tree, runner=runner).apply()
+            hunks = _Hunks(topic, pin, target, runner).apply()
             touched.update(trial.path for trial in hunks if trial.outcome is Outcome.CLEAN)
             trials += [*new, *hunks]
     failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
     if failed:
-        raise _error(failed, pin, wheel)
+        raise _error(failed, pin, wheel.name)
     return Applied(
         changed={path: (tree / path).read_bytes() for path in sorted(touched - added)},
         added={path: (tree / path).read_bytes() for path in sorted(added)},
@@ -102,30 +106,88 @@ def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, run
     )
 
 
-def _new_files(topic: Topic, present: set[str], tree: Path) -> list[Trial]:
+def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tuple[str, ...]:
+    """Lay one topic on an upstream checkout, with everything that it has besides overlay/.
+
+    Args:
+        topic: The topic; those that it requires are in the checkout.
+        pin: The pin's name.
+        tree: The checkout.
+        runner: Runs git.
+
+    Returns:
+        The files that it has changed or added.
+
+    Raises:
+        ApplyError: It does not apply.
+    """
+    target = _Checkout(tree)
+    trials = [*_new_files(topic, topic.new_files(), target), *_Hunks(topic, pin, target, runner).apply()]
+    failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
+    if failed:
+        raise _error(failed, pin, f"the checkout of {topic.project}")
+    return tuple(trial.path for trial in trials)
+
+
+class _Wheel:
+    """The members of a wheel, each put into a folder when it is first asked for."""
+
+    name = "the wheel"
+
+    def __init__(self, archive: zipfile.ZipFile, tree: Path) -> None:
+        self.tree = tree
+        self._archive = archive
+        self._members = set(archive.namelist())
+
+    def has(self, path: str) -> bool:
+        if path in self._members and not (self.tree / path).exists():
+            (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.tree / path).write_bytes(self._archive.read(path))
+        return (self.tree / path).exists()
+
+    def takes(self, path: str) -> bool:
+        return not path.endswith(CHECKOUT_ONLY_SUFFIXES)
+
+
+class _Checkout:
+    """The files of a checkout."""
+
+    name = "the checkout"
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+
+    def has(self, path: str) -> bool:
+        return (self.tree / path).is_file()
+
+    def takes(self, _path: str) -> bool:
+        return True
+
+
+_Target = _Wheel | _Checkout
+
+
+def _new_files(topic: Topic, files: Mapping[str, Path], target: _Target) -> list[Trial]:
     trials: list[Trial] = []
-    for path, source in topic.new_python().items():
-        if path in present:
-            detail = "files/ holds new files only, but the wheel or an earlier topic has this one already"
+    for path, source in files.items():
+        if target.has(path):
+            detail = f"files/ holds new files only, but {target.name} or an earlier topic has this one already"
             trials.append(Trial(topic.key, path, Outcome.CONFLICT, detail))
             continue
-        (tree / path).parent.mkdir(parents=True, exist_ok=True)
-        (tree / path).write_bytes(source.read_bytes())
+        (target.tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (target.tree / path).write_bytes(source.read_bytes())
         trials.append(Trial(topic.key, path, Outcome.CLEAN, ""))
     return trials
 
 
 class _Hunks:
-    """The hunks of one topic, tried on one wheel."""
+    """The hunks of one topic, tried on one wheel or checkout."""
 
-    def __init__(
-        self, topic: Topic, pin: str, *, archive: zipfile.ZipFile, members: set[str], tree: Path, runner: Runner
-    ) -> None:
+    def __init__(self, topic: Topic, pin: str, target: _Target, runner: Runner) -> None:
         self._topic = topic
         self._patch = topic.hunks(pin)
-        self._archive = archive
-        self._members = members
-        self._tree = tree
+        self._target = target
+        self._tree = target.tree
         self._runner = runner
 
     def apply(self) -> list[Trial]:
@@ -136,7 +198,7 @@ class _Hunks:
         if listing is None:
             return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
         paths = [entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()]
-        trials = [self._try(path) for path in paths if path.endswith(PYTHON_SUFFIXES)]
+        trials = [self._try(path) for path in paths if self._target.takes(path)]
         if any(trial.outcome is not Outcome.CLEAN for trial in trials):
             return trials
         if trials and self._git(*self._only([trial.path for trial in trials])) is None:
@@ -147,12 +209,12 @@ class _Hunks:
         return self._trial(path, Outcome.CORRUPT, "hunks change files; they do not remove or rename them")
 
     def _try(self, path: str) -> Trial:
-        if path not in self._members:
-            return self._trial(path, Outcome.TARGET_MISSING, "the wheel has no such file; new files go under files/")
-        target = self._tree / path
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self._archive.read(path))
+        if not path.endswith((*PYTHON_SUFFIXES, *CHECKOUT_ONLY_SUFFIXES)):
+            detail = f"hunks are for {', '.join((*PYTHON_SUFFIXES, *CHECKOUT_ONLY_SUFFIXES))} files"
+            return self._trial(path, Outcome.CORRUPT, detail)
+        if not self._target.has(path):
+            detail = f"{self._target.name} has no such file; new files go under files/"
+            return self._trial(path, Outcome.TARGET_MISSING, detail)
         only = self._only([path])
         if self._git("--check", *only) is not None:
             return self._trial(path, Outcome.CLEAN, "")
@@ -173,7 +235,7 @@ class _Hunks:
             ["git", "apply", "--whitespace=nowarn", *options, self._patch],
             name=f"apply-{self._topic.name}",
             cwd=self._tree,
-            env=_git_environment(self._tree),
+            env=git_environment(self._tree),
             check=False,
         )
         return completed.output if completed.returncode == 0 else None
@@ -192,7 +254,7 @@ class _Hunks:
         return "each hunk has its place, but not in this order"
 
 
-def _git_environment(tree: Path) -> dict[str, str]:
+def git_environment(tree: Path) -> dict[str, str]:
     """Keep git from finding a repository around the tree (it would skip files), and from its user's settings."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     environment.update(
@@ -232,7 +294,7 @@ def _quote(lines: list[str]) -> str:
     return "\n".join(shown)
 
 
-def _error(failed: list[Trial], pin: str, wheel: Path) -> ApplyError:
+def _error(failed: list[Trial], pin: str, where: str) -> ApplyError:
     reports = []
     for trial in failed:
         detail = trial.detail.replace("\n", "\n  ")
@@ -243,10 +305,10 @@ def _error(failed: list[Trial], pin: str, wheel: Path) -> ApplyError:
         Outcome.CORRUPT: "Export the patch again with git diff.",
     }
     return ApplyError(
-        f"{len({trial.topic for trial in failed})} topic(s) do not apply to {wheel.name}",
+        f"{len({trial.topic for trial in failed})} topic(s) do not apply to {where}",
         expected="every file of every topic applies cleanly",
         found="\n".join(reports),
         next_step=advice.get(
-            first.outcome, f"Make patches/{first.topic} fit the file as it is in the wheel, then build again."
+            first.outcome, f"Make patches/{first.topic} fit the file as it is there, then do the same again."
         ),
     )

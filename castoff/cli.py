@@ -24,6 +24,7 @@ from castoff.console import Console
 from castoff.context import Context
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
+from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
 from castoff.pin import load_pin
 from castoff.run import Runner
 from castoff.topics import load_topics
@@ -137,6 +138,23 @@ def verify_command(
     ] = None,
     index: IndexOption = None,
     verify_install: InstallOption = True,
+    upstream_tests: Annotated[
+        bool,
+        typer.Option(
+            "--upstream-tests", help="Instead, run upstream's own tests on stock and on these wheels, and compare."
+        ),
+    ] = False,
+    whole: Annotated[bool, typer.Option("--all", help="All of upstream's tests that are known; takes hours.")] = False,
+    environments: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="STOCK PATCHED", help="The Pythons of two environments, so that none have to be made."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--checkout", help="A checkout of torch to take upstream's tests from.")
+    ] = None,
+    outcomes: Annotated[
+        Path | None, typer.Option(help="A folder that keeps the outcomes on stock wheels for the next time.")
+    ] = None,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
@@ -146,6 +164,19 @@ def verify_command(
     unless told otherwise they are installed, imported, and looked at while running.
     """
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        if upstream_tests:
+            stock, patched = environments or (None, None)
+            compare_upstream_tests(
+                folder,
+                stock=stock,
+                patched=patched,
+                source=source,
+                known=outcomes,
+                whole=whole,
+                indexes=tuple(index or ()),
+                console=console,
+            )
+            return
         verify_folder(folder, python=python, indexes=tuple(index or ()), install=verify_install, console=console)
 
 
@@ -253,6 +284,38 @@ def tpu_environment_command(
         folder = results(context.cache)
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
         console.result(text, {"python": str(python), "results": str(folder)})
+
+
+class Project(StrEnum):
+    """What can be checked out."""
+
+    TORCH = "torch"
+    TORCH_XLA = "torch_xla"
+
+
+@app.command("checkout")
+def checkout_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
+    project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        make_checkout(pin, project.value, folder, console)
+
+
+@app.command("refresh")
+def refresh_command(
+    topic: Annotated[str, typer.Argument(help="The topic that the edits belong to, such as grad-dtype.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The edited checkout.")],
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Write an edited checkout back into a topic: new files to files/, the rest to hunks/."""
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        refresh_topic(topic, folder, console)
 
 
 def main() -> None:

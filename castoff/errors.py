@@ -139,6 +139,27 @@ class TpuError(CastoffError):
     kind = "tpu"
 
 
+class CheckoutError(CastoffError):
+    """A checkout cannot be made there, or is not one that castoff can take a topic from."""
+
+    exit_code = 24
+    kind = "checkout"
+
+
+class PreflightError(CastoffError):
+    """This machine lacks something that a source build needs."""
+
+    exit_code = 25
+    kind = "preflight"
+
+
+class UpstreamTestsError(CastoffError):
+    """Upstream's own tests do not end on the patched wheels as on the stock ones."""
+
+    exit_code = 26
+    kind = "upstream-tests"
+
+
 _STORAGE_NEXT_STEPS = {
     errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",

@@ -13,6 +13,23 @@ PROJECTS = ("torch", "torch_xla")
 
 
 @dataclass(frozen=True)
+class SourcePackage:
+    """A distribution's source package that has the tree of a release.
+
+    Attributes:
+        name: The package's name.
+        version: Its version.
+        suite: The suite of the distribution that has it.
+        sha256: The hash of the tarball with upstream's tree.
+    """
+
+    name: str
+    version: str
+    suite: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Upstream:
     """An upstream release.
 
@@ -22,6 +39,7 @@ class Upstream:
         repository: Where its source lives.
         tag: Its git tag.
         commit: The commit of that tag, all 40 digits.
+        source_package: Where its tree is too, for networks without the repository.
     """
 
     project: str
@@ -29,6 +47,7 @@ class Upstream:
     repository: str
     tag: str
     commit: str
+    source_package: SourcePackage | None = None
 
 
 @dataclass(frozen=True)
@@ -252,9 +271,21 @@ def _upstream(top: Table, project: str) -> Upstream:
         repository=table.text("repository", r"https://\S+", example="an https address"),
         tag=table.text("tag", r"v\S+", example="a tag like 'v2.9.0'"),
         commit=table.text("commit", r"[0-9a-f]{40}", example="a full git commit of 40 lower-case hex digits"),
+        source_package=_source_package(table.table("source_package")) if table.has("source_package") else None,
     )
     table.done()
     return release
+
+
+def _source_package(table: Table) -> SourcePackage:
+    package = SourcePackage(
+        name=table.text("name", r"[a-z0-9][a-z0-9.+-]*", example="the name of a source package"),
+        version=table.text("version", r"[0-9][A-Za-z0-9.+~:-]*", example="a version like '2.6.0+dfsg-7'"),
+        suite=table.text("suite", r"[a-z][a-z0-9-]*", example="a suite like 'trixie'"),
+        sha256=table.text("sha256", r"[0-9a-f]{64}", example="a sha256 of 64 lower-case hex digits"),
+    )
+    table.done()
+    return package
 
 
 def _runtime(table: Table) -> Runtime:

@@ -77,8 +77,12 @@ class Topic:
 
     def new_python(self) -> dict[str, Path]:
         """Return its new Python files by their path in the wheel."""
+        return {path: source for path, source in self.new_files().items() if source.suffix in PYTHON_SUFFIXES}
+
+    def new_files(self) -> dict[str, Path]:
+        """Return all its new files by their path in upstream's tree."""
         root = self.folder / "files"
-        return {path.relative_to(root).as_posix(): path for path in _files(root) if path.suffix in PYTHON_SUFFIXES}
+        return {path.relative_to(root).as_posix(): path for path in _files(root)}
 
     def hunks(self, pin: str) -> Path | None:
         """Return the patch that calls it from upstream's files on a pin, if there is one."""
@@ -101,12 +105,16 @@ class Topic:
 
     def content_hash(self, pin: str) -> str:
         """Return one hash over everything of it that goes into a build of a pin."""
+        return self._hash([self.folder / "topic.toml", *_files(self.folder / "overlay")], pin)
+
+    def source_hash(self, pin: str) -> str:
+        """Return one hash over what it lays on a checkout of a pin: its files and hunks."""
+        return self._hash([], pin)
+
+    def _hash(self, more: list[Path], pin: str) -> str:
         digest = hashlib.sha256()
-        parts = [self.folder / "topic.toml", *_files(self.folder / "files"), *_files(self.folder / "overlay")]
         hunks = self.hunks(pin)
-        if hunks is not None:
-            parts.append(hunks)
-        for path in parts:
+        for path in [*more, *_files(self.folder / "files"), *([hunks] if hunks is not None else [])]:
             name = path.relative_to(self.folder).as_posix().encode()
             data = path.read_bytes()
             # Lengths first, so that no two different trees can hash the same bytes.

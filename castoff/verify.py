@@ -248,7 +248,7 @@ def verify_installed(
                 next_step="Interpose another function, one that `readelf -rW` lists for these libraries.",
             )
     with context.cache.lock("verify"), context.cache.scratch("verify") as scratch:
-        python = _install(wheels, interpreter.path, scratch, context.runner)
+        python = install(wheels, interpreter.path, scratch, context.runner)
         answer = _ask_probe(python, slots, scratch, context.runner)
     for wheel in wheels:
         version, path = answer.imported[wheel.project]
@@ -281,8 +281,21 @@ def check_slots(slots: dict[str, dict[str, list[str]]]) -> None:
                 )
 
 
-def _install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, runner: Runner) -> Path:
-    """Install the wheels; return the scratch environment's Python."""
+def install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, runner: Runner) -> Path:
+    """Install wheels and what they require into a scratch environment.
+
+    Args:
+        wheels: The wheels of torch and torch_xla.
+        interpreter: The CPython to make it with.
+        scratch: An empty folder for it.
+        runner: Runs uv.
+
+    Returns:
+        Its Python.
+
+    Raises:
+        VerifyError: They do not install.
+    """
     environment = current_uv_environment(runner)
     uv = tool("uv")
     python = scratch / "venv" / "bin" / "python"

@@ -3,8 +3,8 @@
 #include <ATen/core/VariableHooksInterface.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/grad_dtype.h>
-#include <torch/csrc/autograd/implicit_casts.h>
+#include <torch/csrc/autograd/grad_dtype_versions.h>
+#include <torch/csrc/autograd/validate_gradients.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include <utility>
@@ -18,31 +18,22 @@ void validate_outputs(const edge_list& edges, variable_list& grads,
                       const grad_dtype::FormatError& format_error) {
   using Function = void(const edge_list&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  if (!grad_dtype::engine_in_use()) {
-    return stock(edges, grads, format_error);
-  }
-  const implicit_casts::Validation validation(edges, grads);
-  grad_dtype::LeafGradients leaves(edges, grads, format_error);
-  stock(edges, grads, format_error);
-  leaves.put_back(grads, format_error);
-  validation.finish(grads);
+  grad_dtype::validate(*stock, edges, grads, format_error);
 }
 
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
 void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variable_list& grads,
                       const grad_dtype::FormatError& format_error) {
   using Function =
       void(const grad_dtype::OptionalMetadata&, variable_list&, const grad_dtype::FormatError&);
   static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  if (grad_dtype::engine_in_use()) {
-    if (const auto resolved = grad_dtype::resolve_any(input_metadata, grads, format_error)) {
-      return stock(*resolved, grads, format_error);
-    }
-  }
-  stock(input_metadata, grads, format_error);
+  grad_dtype::validate(*stock, input_metadata, grads, format_error);
 }
+#endif
 
 }  // namespace torch::autograd
 
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
 namespace torch::dynamo::autograd {
 
 std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& edges) {
@@ -54,6 +45,7 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
 }
 
 }  // namespace torch::dynamo::autograd
+#endif
 
 // Two members of AccumulateGrad, as free functions under the members' symbols: to define the
 // members would emit a second vtable of the class, because apply is its key function.
@@ -71,9 +63,8 @@ extern "C++" {
 [[gnu::visibility("default")]] variable_list
 accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
     "_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
-[[gnu::visibility("default")]] void
-accumulate_grad_compiled_args(const AccumulateGrad* self, CompiledNodeArgs& args) __asm__(
-    "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE");
+[[gnu::visibility("default")]] void accumulate_grad_compiled_args(
+    const AccumulateGrad* self, CompiledNodeArgs& args) __asm__(CASTOFF_COMPILED_ARGS);
 }
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {

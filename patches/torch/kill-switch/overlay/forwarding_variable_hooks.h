@@ -2,10 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/VariableHooksInterface.h>
+#include <c10/util/Optional.h>
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -40,7 +40,7 @@ struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
   void retain_grad(const Base& self) const override { next_->retain_grad(self); }
   bool retains_grad(const Base& self) const override { return next_->retains_grad(self); }
   void _backward(const at::Tensor& self, at::TensorList inputs,
-                 const std::optional<at::Tensor>& gradient, std::optional<bool> keep_graph,
+                 const c10::optional<at::Tensor>& gradient, c10::optional<bool> keep_graph,
                  bool create_graph) const override {
     next_->_backward(self, inputs, gradient, keep_graph, create_graph);
   }

@@ -7,6 +7,7 @@ and compiled autograd ask.
 """
 
 import ctypes
+from types import CodeType
 from typing import Any, Optional
 
 import torch
@@ -217,7 +218,16 @@ def accumulate_flags(variable: torch.Tensor) -> tuple[bool, ...]:
 def _getset_definition(name: str) -> ctypes.c_void_p:
     """The PyGetSetDef of an attribute: the member of its descriptor after type, name and qualname."""
     offset = object.__basicsize__ + 3 * ctypes.sizeof(ctypes.c_void_p)
-    return ctypes.c_void_p.from_address(id(vars(torch._C.TensorBase)[name]) + offset)
+    return ctypes.c_void_p.from_address(id(vars(torch.Tensor.__base__)[name]) + offset)
+
+
+def _skip_in_dynamo(code: CodeType) -> None:
+    dynamo = torch._C._dynamo.eval_frame
+    if hasattr(dynamo, "skip_code"):  # before 2.7
+        dynamo.skip_code(code)
+    else:
+        skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
+        dynamo.set_code_exec_strategy(code, skip)
 
 
 def _install() -> None:
@@ -234,10 +244,8 @@ both raise RuntimeError. Of a non-leaf it tells what the node that made it takes
 :meth:`torch.autograd.function.FunctionCtx.set_output_grad_dtype`.""",
     )
     # Dynamo traces the Python code that a setter runs, and would break the graph at the first C function.
-    dynamo = torch._C._dynamo.eval_frame
-    skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
     for function in (_assign_grad, _wrong_gradient):
-        dynamo.set_code_exec_strategy(function.__code__, skip)
+        _skip_in_dynamo(function.__code__)
     torch.autograd.function.FunctionCtx.set_output_grad_dtype = _output_grad_dtype.set_output_grad_dtype
     install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)
     if not install(_getset_definition("grad"), _getset_definition("_grad"), _assign_grad, None):

@@ -1,11 +1,19 @@
 #include <torch/csrc/autograd/data_setter.h>
 
+#include <torch/csrc/autograd/functional_wrapper.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/castoff/kill_switch.h>
 
 #include <mutex>
 
 namespace torch::autograd::data_setter {
 namespace {
+
+// Asked here and not where the hunk is: a build without an overlay has no other place.
+bool enabled() {
+  static const bool enabled = castoff::topic_enabled("data-setter");
+  return enabled;
+}
 
 bool same_shape(const at::TensorBase& self, const at::TensorBase& new_data) {
   return self.sym_sizes().equals(new_data.sym_sizes());
@@ -29,7 +37,10 @@ std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
 }  // namespace
 
 Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new_data)
-    : self_(self) {
+    : self_(self), new_data_(new_data) {
+  if (!enabled()) {
+    return;
+  }
   const bool changes = !same_metadata(self, new_data);
   if (!changes && !grad_dtype::in_use()) {
     return;
@@ -49,6 +60,9 @@ Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new
 }
 
 Reassignment::~Reassignment() {
+  if (enabled()) {
+    adopt_wrapped(self_, new_data_);
+  }
   if (!kept_accumulator_) {
     return;
   }

@@ -31,6 +31,7 @@ class Reassignment {
 
  private:
   const at::TensorBase& self_;
+  const at::TensorBase& new_data_;
   std::shared_ptr<Node> kept_accumulator_;
   std::optional<grad_dtype::KeepAcrossSetData> keep_state_;
 };

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/grad_dtype_versions.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/view_nodes.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
@@ -135,19 +136,6 @@ const at::Tensor* leaf_behind(const Edge& edge) {
   return &static_cast<AccumulateGrad*>(node)->variable;
 }
 
-// `nested` has the shape where the metadata is that of a strided nested tensor.
-InputMetadata with_options(const InputMetadata& metadata, const at::TensorOptions& options,
-                           const at::Tensor& nested) {
-  const auto shape = [&] {
-    if (metadata.is_cpp_nested_tensor()) {
-      return MetadataShape(std::in_place_type<at::Tensor>, nested._nested_tensor_size());
-    }
-    const auto sizes = metadata.shape_as_dim_vector();
-    return MetadataShape(std::in_place_type<SymIntSmallVec>, sizes.begin(), sizes.end());
-  }();
-  return InputMetadata(options, shape, metadata.is_tensor_subclass(), metadata.is_nested_tensor());
-}
-
 // requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
 // in the key of its cache.
 constexpr bool kAnyMark = true;
@@ -270,7 +258,7 @@ InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
                                     complex_leaf ? "floating point or complex" : "floating point",
                                     " dtype")));
   return with_options(
-      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(std::nullopt), grad);
+      metadata, metadata.options().dtype(grad.scalar_type()).requires_grad(c10::nullopt), grad);
 }
 
 // The sum over broadcast dimensions is made in the dtype that was asked for, if that is the wider
@@ -335,7 +323,7 @@ at::Tensor first_gradient(const at::Tensor& grad, const at::Tensor& leaf) {
     return grad.clone(at::MemoryFormat::Contiguous);
   }
   const auto options =
-      leaf.options().memory_format(std::nullopt).dtype(grad.scalar_type()).requires_grad(false);
+      leaf.options().memory_format(c10::nullopt).dtype(grad.scalar_type()).requires_grad(false);
   return grad.new_empty_strided_symint(leaf.sym_sizes(), leaf.sym_strides(), options).copy_(grad);
 }
 
@@ -383,12 +371,7 @@ void declare_output(const at::Tensor& output, GradDtype wanted) {
   }
   node->clear_input_metadata();
   for (const auto& metadata : all) {
-    if (metadata.was_default_constructed()) {
-      node->add_input_metadata(Node::undefined_input());
-    } else {
-      node->add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
-                               metadata.is_tensor_subclass(), metadata.is_nested_tensor());
-    }
+    add_input(*node, metadata);
   }
 }
 
@@ -459,7 +442,8 @@ void LeafGradients::validate_into(variable_list& grads, const FormatError& forma
       widen_before_reducing(*wanted_[i], taken_[i]);
     }
   }
-  validate_outputs(wanted_, taken_, format_error);
+  const auto resolved = resolve_any(wanted_, taken_, format_error);
+  validate_outputs(resolved ? *resolved : wanted_, taken_, format_error);
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i].defined()) {
       grads[i] = std::move(taken_[i]);

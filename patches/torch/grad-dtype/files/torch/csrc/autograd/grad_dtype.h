@@ -27,6 +27,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::dynamo::autograd {
@@ -124,6 +125,14 @@ class KeepAcrossSetData {
  private:
   std::unique_ptr<Scope> scope_;
 };
+
+// For VariableHooks::set_data: that, where some tensor has state to carry over.
+inline std::optional<KeepAcrossSetData> keep_across_set_data(const at::TensorBase& self) {
+  if (!in_use()) {
+    return std::nullopt;
+  }
+  return std::optional<KeepAcrossSetData>(std::in_place, self);
+}
 
 // For validate_outputs over edges: the gradients that go to leaves with a grad_dtype, to outputs
 // that take any dtype, or to views of either, leave `grads` before the stock validation (which

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/implicit_casts.h>
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/grad_dtype_versions.h>
 
 #include <deque>
 #include <map>
@@ -63,7 +64,7 @@ std::shared_ptr<Node> producer_of(const edge_list& edges) {
 }  // namespace
 
 void Validation::remember(const variable_list& grads) {
-  if (grads.size() != edges_.size()) {
+  if (grads.size() != edges_.size() || grad_dtype::stands_for_metadata(edges_)) {
     return;
   }
   for (const auto& grad : grads) {

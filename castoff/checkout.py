@@ -1,0 +1,127 @@
+"""Checkout: the pinned upstream tree as a git repository, one commit for each topic on top.
+
+So a maintainer works on a topic in a normal checkout, with a debugger and upstream's own tests, and
+`castoff refresh` writes the result back. Each topic's commit says in its trailers which topic it is,
+for which pin, and in what state it was taken from patches/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.apply import apply_to_checkout
+from castoff.context import Context
+from castoff.errors import CheckoutError
+from castoff.pin import Pin
+from castoff.repository import Repository
+from castoff.sources import IDENTITY, Origin, upstream_tree
+from castoff.topics import Topic
+
+_TRAILER = re.compile(r"(?m)^Castoff-(Topic|Pin|State): (\S+)$")
+
+
+@dataclass(frozen=True)
+class TopicCommit:
+    """The commit of a topic.
+
+    Attributes:
+        commit: Its name.
+        topic: The topic's full name.
+        pin: The pin that it is for.
+        state: The hash of the topic's files and hunks that the commit was made from.
+        message: Its whole message.
+    """
+
+    commit: str
+    topic: str
+    pin: str
+    state: str
+    message: str
+
+
+def message_of(topic: Topic, pin: str) -> str:
+    """Return the message of a topic's commit."""
+    trailers = f"Castoff-Topic: {topic.key}\nCastoff-Pin: {pin}\nCastoff-State: {topic.source_hash(pin)}\n"
+    return f"{topic.key}: {topic.title}\n\n{topic.why.strip()}\n\n{trailers}"
+
+
+def topic_commits(repository: Repository) -> tuple[TopicCommit, ...]:
+    """Return the topics' commits of a checkout, oldest first."""
+    found = []
+    for record in repository.git("log", "--reverse", "--format=%H%n%B%x00").split("\0"):
+        commit, _, message = record.strip("\n").partition("\n")
+        said = dict(_TRAILER.findall(message))
+        if said.keys() == {"Topic", "Pin", "State"}:
+            found.append(TopicCommit(commit, said["Topic"], said["Pin"], said["State"], message))
+    return tuple(found)
+
+
+def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, context: Context) -> Origin:
+    """Make a checkout.
+
+    Args:
+        pin: The pin.
+        project: "torch" or "torch_xla".
+        topics: The topics of the pin's builds, all projects', in order.
+        folder: Where it goes: a folder that is empty or does not exist.
+        context: The means.
+
+    Returns:
+        Where upstream's tree came from.
+
+    Raises:
+        CheckoutError: The folder is in use.
+        FetchError: The tree cannot be had.
+        ApplyError: A topic does not apply to it.
+    """
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckoutError(
+            f"{folder} is in use",
+            expected="a folder that is empty or does not exist",
+            found="one with files in it" if folder.is_dir() else "a file",
+            next_step="Name another folder, or remove that one.",
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with context.console.step("fetch", f"the tree of {project} {pin.upstream(project).version}"):
+            origin = upstream_tree(pin.upstream(project), made, context)
+            context.console.note(origin.about)
+        own = [topic for topic in topics if topic.project == project]
+        with context.console.step("apply", f"{len(own)} topics, a commit for each"):
+            for topic in own:
+                commit_topic(topic, pin.name, made, context)
+        made.chmod(0o777 & ~_umask())
+        made.rename(folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return origin
+
+
+def commit_topic(topic: Topic, pin: str, folder: Path, context: Context) -> None:
+    """Lay a topic on a checkout and commit it.
+
+    Raises:
+        ApplyError: It does not apply.
+    """
+    paths = apply_to_checkout(topic, pin, folder, context.runner)
+    repository = Repository(folder, context.runner)
+    if paths:
+        repository.git("add", "--force", "--", *paths)
+    message = message_of(topic, pin)
+    repository.git("commit", "--quiet", "--no-verify", "--allow-empty", "--message", message, env=IDENTITY)
+    context.console.note(f"{topic.key}: {len(paths)} files")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

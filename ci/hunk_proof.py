@@ -1,0 +1,373 @@
+"""Proves the C++ hunks: upstream's own files, with them, in the place of the overlay.
+
+    .venv/bin/python ci/hunk_proof.py --pin 2.6 --stock ENV --patched ENV --work DIR
+
+In a checkout of the pin with the topics, every C++ file that a hunk touches is compiled whole, against
+the wheel's headers and the tree, together with the topics' new files and the few files of upstream that
+those need because the stock library hides them. The result takes the place of libcastoff_torch.so in a
+copy of the environment with the patched wheels. There it has to pass the tests that the overlay passes,
+and upstream's test_autograd.py has to end as on stock wheels.
+
+Objects are kept in castoff's cache. DIR is emptied first, but for the outcomes of upstream's tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.build import ROOT
+from castoff.cache import Cache, cache_root
+from castoff.checkout import checkout, topic_commits
+from castoff.compile import find_compiler, overlay_name, version_script
+from castoff.console import Console
+from castoff.context import Context
+from castoff.elf import defined_symbols
+from castoff.errors import CastoffError, CommandError, CompileError, VerifyError
+from castoff.pin import Pin, load_pin
+from castoff.repository import Repository
+from castoff.run import Runner
+from castoff.topics import Topic, load_topics, select
+from castoff.upstream_tests import SUITES, Runs, check, compare, install_tools
+
+# What the touched files call and the stock libtorch_cpu.so hides.
+CLOSURE = (
+    "torch/csrc/autograd/autograd_not_implemented_fallback.cpp",
+    "torch/csrc/autograd/cpp_hook.cpp",
+    "torch/csrc/autograd/function.cpp",
+    "torch/csrc/autograd/functions/tensor.cpp",
+    "torch/csrc/autograd/generated/ViewFuncs.cpp",
+    "torch/csrc/autograd/input_buffer.cpp",
+    "torch/csrc/autograd/utils/warnings.cpp",
+    # It and engine.cpp have to see one thread-local.
+    "torch/csrc/distributed/autograd/engine/dist_engine.cpp",
+)
+
+# As upstream's build of the wheel has them, where they matter.
+OPTIONS = (
+    "-std=c++17",
+    "-O2",
+    "-DNDEBUG",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fvisibility-inlines-hidden",
+    "-fabi-version=11",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp",
+    "-DAT_PER_OPERATOR_HEADERS",
+    "-DCAFFE2_BUILD_MAIN_LIB",
+    "-DUSE_C10D_GLOO",
+    "-DUSE_DISTRIBUTED",
+    "-DUSE_RPC",
+    "-DUSE_TENSORPIPE",
+)
+
+# Upstream's generators, called for the one file that is wanted.
+GENERATE = """
+import sys
+sys.path.insert(0, ".")
+from tools.autograd.gen_view_funcs import gen_view_funcs
+from tools.autograd.load_derivatives import load_derivatives
+from torchgen.api import cpp
+from torchgen.api.autograd import match_differentiability_info
+from torchgen.gen import parse_native_yaml
+natives, tags = "aten/src/ATen/native/native_functions.yaml", "aten/src/ATen/native/tags.yaml"
+differentiability, _ = load_derivatives("tools/autograd/derivatives.yaml", natives, tags)
+functions = sorted(parse_native_yaml(natives, tags).native_functions, key=lambda f: cpp.name(f.func))
+gen_view_funcs(sys.argv[1], match_differentiability_info(functions, differentiability), "tools/autograd/templates")
+"""
+
+# Which library the engine, AccumulateGrad and VariableHooks::set_data of a running torch are in.
+IN_FORCE = """
+import ctypes, pathlib, torch
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("file", "base", "name", "at")]
+every = ctypes.CDLL(None)
+def say(name, address):
+    info = Info()
+    every.dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+    print(name, pathlib.Path(ctypes.string_at(info.file).decode()).name)
+for name in ("_ZN5torch8autograd6Engine18get_default_engineEv", "_ZTVN5torch8autograd14AccumulateGradE"):
+    say(name, ctypes.cast(getattr(every, name), ctypes.c_void_p).value)
+hooks = every._ZN2at4impl16GetVariableHooksEv
+hooks.restype = ctypes.POINTER(ctypes.c_void_p)
+say("VariableHooks", hooks()[0])
+"""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A checkout with the topics.
+
+    Attributes:
+        folder: Where it is.
+        touched: The C++ files of upstream that hunks change.
+        added: The topics' own C++ files.
+        headers: Every header that the topics add or change.
+    """
+
+    folder: Path
+    touched: tuple[str, ...]
+    added: tuple[str, ...]
+    headers: tuple[str, ...]
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The files to compile."""
+        return tuple(sorted({*self.touched, *self.added, *CLOSURE}))
+
+
+def read_tree(folder: Path, runner: Runner) -> Tree:
+    """Return what the topics do to a checkout.
+
+    Raises:
+        VerifyError: No hunk touches C++.
+    """
+    repository = Repository(folder, runner)
+    base = repository.one("rev-parse", f"{topic_commits(repository)[0].commit}^")
+    changes = repository.changes(base, "HEAD")
+    cpp = {status: [c.path for c in changes if c.status == status and c.path.endswith(".cpp")] for status in "AM"}
+    if not cpp["M"]:
+        raise VerifyError(
+            "there is nothing to prove",
+            expected="hunks on C++ files of upstream",
+            found="none",
+            next_step="Check patches/torch/*/hunks/.",
+        )
+    headers = [change.path for change in changes if change.path.endswith(".h")]
+    return Tree(folder, tuple(cpp["M"]), tuple(cpp["A"]), tuple(headers))
+
+
+def check_listed(tree: Tree) -> None:
+    """Check that upstream's own list of what libtorch_cpu is compiled from has the topics' files.
+
+    Raises:
+        VerifyError: It lacks one, or names one that is not there.
+    """
+    lists: dict[str, list[str]] = {}
+    exec((tree.folder / "build_variables.bzl").read_text(encoding="utf-8"), lists)  # noqa: S102 - as upstream's CMake does
+    listed = lists["core_trainer_sources"]
+    wrong = [name for name in tree.added if name not in listed]
+    wrong += [name for name in listed if not (tree.folder / name).is_file()]
+    if wrong:
+        raise VerifyError(
+            "build_variables.bzl does not have the topics' C++ files",
+            expected="core_trainer_sources has each of them, and names no file that is missing",
+            found=", ".join(wrong),
+            next_step="Mend its hunk (castoff checkout, castoff refresh).",
+        )
+
+
+def generate(tree: Tree, python: Path, runner: Runner) -> None:
+    """Make ViewFuncs.cpp in the checkout, and check that its header is the wheel's."""
+    generated = tree.folder / "torch/csrc/autograd/generated"
+    generated.mkdir(exist_ok=True)
+    runner.run([python, "-c", GENERATE, generated], name="generate", cwd=tree.folder)
+    ours, theirs = (
+        generated / "ViewFuncs.h",
+        _torch(python, runner) / "include/torch/csrc/autograd/generated/ViewFuncs.h",
+    )
+    if ours.read_bytes() != theirs.read_bytes():
+        raise VerifyError(
+            "the checkout is not what the wheel was built from",
+            expected=f"{ours.name} as the wheel has it",
+            found="another one",
+            next_step="Check the pin.",
+        )
+
+
+def compile_units(tree: Tree, pin: Pin, torch: Path, context: Context) -> list[Path]:
+    """Compile the files, those that changed; return the objects.
+
+    Raises:
+        CompileError: One does not compile.
+    """
+    compiler = find_compiler(context.runner)
+    # The guard says which torch the library is for; `import torch` asks every libcastoff_torch.so.
+    guard = ROOT / "patches/torch/kill-switch/overlay/guard.cpp"
+    definitions = [f"-D_GLIBCXX_USE_CXX11_ABI={pin.cxx11_abi}", f'-DCASTOFF_TORCH_GIT_VERSION="{pin.torch.commit}"']
+    # The wheel's headers first: those of the tree are for what a wheel does not bring.
+    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    includes += ["-idirafter", ".", "-idirafter", "torch/csrc/api/include"]
+    command = [str(compiler.path), *OPTIONS, *definitions, *includes]
+    common = hashlib.sha256(json.dumps([compiler.version, *OPTIONS, *definitions, pin.torch.commit]).encode())
+    for header in tree.headers:
+        common.update(header.encode() + hashlib.sha256((tree.folder / header).read_bytes()).digest())
+
+    def compile_one(source: Path) -> Path:
+        key = common.copy()
+        key.update(source.read_bytes())
+        name = f"object-{key.hexdigest()}"
+
+        def make(folder: Path) -> None:
+            context.runner.run([*command, "-c", source, "-o", folder / "unit.o"], name=source.stem, cwd=tree.folder)
+
+        return context.cache.ensure(context.cache.root / "objects" / name, name, make) / "unit.o"
+
+    sources = [*(tree.folder / unit for unit in tree.units), guard]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            return list(pool.map(compile_one, sources))
+        except CommandError as error:
+            raise CompileError(
+                "upstream's file with the topics' hunks does not compile",
+                expected=f"{compiler.version} compiles it",
+                found=error.found,
+                next_step=error.next_step,
+            ) from error
+
+
+def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path, runner: Runner) -> None:
+    """Link the objects into a library that shows what stock shows of them, and the topics' exports."""
+    nm = runner.run(["nm", "--defined-only", "--extern-only", "--format=posix", *objects], name="nm").output
+    ours = {line.split()[0] for line in nm.splitlines() if line.count(" ") >= 2}  # noqa: PLR2004
+    shown = sorted(ours & (defined_symbols(torch / "lib/libtorch_cpu.so") | exports))
+    script = library.with_suffix(".map")
+    script.write_text(version_script(shown), encoding="utf-8")
+    options = [
+        "-shared",
+        "-Wl,-z,defs",
+        "-Wl,--disable-new-dtags",
+        "-Wl,-rpath,$ORIGIN",
+        f"-Wl,--version-script={script}",
+    ]
+    compiler = find_compiler(runner)
+    runner.run(
+        [compiler.path, *options, "-o", library, *objects, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"], name="link"
+    )
+
+
+def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> Path:
+    """Copy the patched environment by hard links, with another library for the overlay; return its Python.
+
+    Raises:
+        VerifyError: The environment has no overlay, or the library is not what gets loaded.
+    """
+    subprocess.run(["cp", "--archive", "--link", patched, proof], check=True)
+    python = proof / "bin" / "python"
+    overlay = _torch(python, runner) / "lib" / overlay_name("torch")
+    if not overlay.is_relative_to(proof) or not overlay.is_file():
+        raise VerifyError(
+            f"{patched} is not an environment with patched wheels",
+            expected=str(overlay),
+            found="no such file in a copy of it",
+            next_step="Make it with ci/environment.py patched.",
+        )
+    overlay.unlink()  # and not through the link
+    shutil.copyfile(library, overlay)
+    return python
+
+
+def _torch(python: Path, runner: Runner) -> Path:
+    asked = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    return Path(runner.run([python, "-I", "-c", asked], name="torch").output.strip())
+
+
+def check_in_force(python: Path, tree: Tree, runner: Runner) -> None:
+    """Check that a backward pass and an assignment to .data run in the proof's code.
+
+    Raises:
+        VerifyError: They do not.
+    """
+    environment = {**os.environ, "LD_BIND_NOW": "1"}
+    rows = runner.run([python, "-c", IN_FORCE], name="in-force", env=environment).output.splitlines()
+    found = dict(line.split() for line in rows if re.fullmatch(r"\S+ lib\S+\.so", line))
+    wrong = {name: library for name, library in found.items() if library != overlay_name("torch")}
+    if wrong or "VariableHooks" not in found:
+        raise VerifyError(
+            "upstream's files with the hunks are not in force",
+            expected=f"{', '.join(tree.touched)} run in {overlay_name('torch')}",
+            found=str(wrong or rows),
+            next_step="Check that nothing else loads torch's libraries before torch does.",
+        )
+
+
+def run_tests(python: Path, tests: Sequence[str], runner: Runner) -> str:
+    """Run tests of this tree in an environment; return pytest's last line.
+
+    Raises:
+        CommandError: Some fail.
+    """
+    environment = {**os.environ, "PJRT_DEVICE": "CPU"}
+    command: list[str | Path] = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests]
+    return runner.run(command, name="tests", cwd=ROOT, env=environment).output.rstrip().splitlines()[-1]
+
+
+def prove(arguments: argparse.Namespace, console: Console) -> None:
+    """Do it all.
+
+    Raises:
+        CastoffError: What could not be proven.
+    """
+    work: Path = arguments.work.absolute()
+    for part in ("environment", "library", *(() if arguments.checkout else ("torch",))):
+        shutil.rmtree(work / part, ignore_errors=True)
+    (work / "library").mkdir(parents=True)
+    runner = Runner(work / "logs", console)
+    context = Context(Cache(cache_root(), console), runner, console)
+    pin = load_pin(ROOT / "pins", arguments.pin)
+    topics = select(load_topics(ROOT / "patches"), pin.name)
+    folder: Path = (arguments.checkout or work / "torch").absolute()
+    if arguments.checkout is None:
+        checkout(pin, "torch", topics, folder, context)
+    tree = read_tree(folder, runner)
+    check_listed(tree)
+    stock, patched = (environment.absolute() / "bin/python" for environment in (arguments.stock, arguments.patched))
+    torch = _torch(stock, runner)
+    with console.step("compile", f"{len(tree.units)} files; hunks touch {', '.join(tree.touched)}"):
+        generate(tree, stock, runner)
+        objects = compile_units(tree, pin, torch, context)
+        library = work / "library" / overlay_name("torch")
+        link(objects, torch, _exports(topics, pin), library, runner)
+        python = put_in_place(patched.parents[1], library, work / "environment", runner)
+        check_in_force(python, tree, runner)
+    with console.step("tests", "this tree's, as for the overlay"):
+        console.note(run_tests(python, arguments.tests, runner))
+    with console.step("tests", "upstream's test_autograd.py, as on stock"):
+        runs = Runs(tree.folder / "test", install_tools(stock, context), runner)
+        autograd = [suite for suite in SUITES if suite.name == "autograd"]
+        check(compare(stock, python, autograd, runs, console, known=work / "outcomes"))
+    shutil.rmtree(work / "environment")
+    shutil.rmtree(work / "torch", ignore_errors=True)
+    console.result(
+        f"the hunks of pin {pin.name} are proven: {', '.join(tree.touched)}", {"touched": list(tree.touched)}
+    )
+
+
+def _exports(topics: Sequence[Topic], pin: Pin) -> set[str]:
+    return {name for topic in topics if topic.project == "torch" for name in topic.overlay_symbols(pin.name).exports}
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pin", default="2.6")
+    parser.add_argument("--stock", type=Path, required=True, help="the environment with the pin's stock wheels")
+    parser.add_argument("--patched", type=Path, required=True, help="the one with the patched wheels")
+    parser.add_argument("--work", type=Path, required=True, help="a folder on the file system of the environments")
+    parser.add_argument(
+        "tests", nargs="*", default=["tests/torch", "tests/ir"], help="what to run of this tree's tests"
+    )
+    parser.add_argument("--checkout", type=Path, help="a checkout of torch to use; one is made if not given")
+    arguments = parser.parse_args()
+    console = Console()
+    try:
+        prove(arguments, console)
+    except CastoffError as error:
+        console.error(error)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

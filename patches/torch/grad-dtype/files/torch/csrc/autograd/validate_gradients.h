@@ -1,0 +1,37 @@
+#pragma once
+
+// What the engine's two validate_outputs do besides what torch has them do. `stock` is that: the
+// engine's own implementation in a source build, torch's function in an overlay build.
+
+#include <torch/csrc/autograd/grad_dtype.h>
+#include <torch/csrc/autograd/implicit_casts.h>
+
+namespace torch::autograd::grad_dtype {
+
+// Over the edges that the gradients travel. Throws what `stock` throws.
+template <class Stock>
+void validate(const Stock& stock, const edge_list& edges, variable_list& grads,
+              const FormatError& format_error) {
+  if (!engine_in_use()) {
+    return stock(edges, grads, format_error);
+  }
+  const implicit_casts::Validation validation(edges, grads);
+  LeafGradients leaves(edges, grads, format_error);
+  stock(edges, grads, format_error);
+  leaves.put_back(grads, format_error);
+  validation.finish(grads);
+}
+
+// Over metadata, as a compiled backward has it. Throws what `stock` and resolve_any throw.
+template <class Stock>
+void validate(const Stock& stock, const OptionalMetadata& metadata, variable_list& grads,
+              const FormatError& format_error) {
+  if (engine_in_use()) {
+    if (const auto resolved = resolve_any(metadata, grads, format_error)) {
+      return stock(*resolved, grads, format_error);
+    }
+  }
+  stock(metadata, grads, format_error);
+}
+
+}  // namespace torch::autograd::grad_dtype
