@@ -97,7 +97,7 @@ def plan_build(request: Request, runner: Runner) -> Plan:
     """
     check_machine()
     pin = load_pin(request.root / "pins", request.pin)
-    interpreter = find_interpreter(request.python, runner)
+    interpreter = find_interpreter(request.python, runner, pin.pythons)
     for project in PROJECTS:
         pin.accepted(project, interpreter.version)
     return Plan(
@@ -242,7 +242,7 @@ def _verify(
     for wheel in wheels:
         verify_structure(wheel)
     for overlay in overlays.values():
-        verify_overlay(overlay, torch, plan.pin.platform)
+        verify_overlay(overlay, torch, plan.pin.platform_of(overlay.project))
     if not install:
         context.console.warn("the wheels were not installed and imported: --no-verify-install")
         return Verified(False, "--no-verify-install", {})

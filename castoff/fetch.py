@@ -20,6 +20,9 @@ from castoff.errors import FetchError
 from castoff.pin import Pin, PinnedWheel
 
 _BLOCK = 1 << 20
+_OLDER_PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
+"""Further tags of wheels that upstream published; pip takes them only if they are named."""
+
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
@@ -152,7 +155,8 @@ def _download(wanted: _Wanted, indexes: Sequence[str], scratch: Path, context: C
     command += ["--require-hashes", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar", "raw", "--resume-retries", "5"]
     command += ["--python-version", wanted.python, "--implementation", "cp", "--abi", tag]
-    command += ["--platform", wanted.pin.platform]
+    for platform in (wanted.pin.platform, *_OLDER_PLATFORMS):
+        command += ["--platform", platform]
     for index in indexes:
         command += ["--extra-index-url", index]
     command += ["--dest", scratch / "wheels", "--requirement", requirements]

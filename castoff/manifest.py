@@ -75,8 +75,8 @@ def manifest(build: Build) -> dict[str, object]:
             "torch_xla": build.pin.torch_xla.commit,
             "platform": build.pin.platform,
             "cxx11_abi": build.pin.cxx11_abi,
-            "libtpu": build.pin.runtime.libtpu,
-            "jax": build.pin.runtime.jax,
+            "libtpu": build.pin.runtime and build.pin.runtime.libtpu,
+            "jax": build.pin.runtime and build.pin.runtime.jax,
         },
         "topics": [
             {"name": topic.key, "title": topic.title, "sha256": topic.content_hash(build.pin.name)}

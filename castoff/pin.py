@@ -22,6 +22,7 @@ class Upstream:
         repository: Where its source lives.
         tag: Its git tag.
         commit: The commit of that tag, all 40 digits.
+        platform: The oldest systems that its libraries run on, where those are others than the pin's.
     """
 
     project: str
@@ -29,6 +30,7 @@ class Upstream:
     repository: str
     tag: str
     commit: str
+    platform: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Pin:
         cxx11_abi: The value of ``_GLIBCXX_USE_CXX11_ABI`` that they were compiled with.
         torch: The torch release.
         torch_xla: The torch_xla release.
-        runtime: What a device needs beside them.
+        runtime: What a device needs beside them, where that can still be had.
         variants: The builds that upstream published, by name.
         wheels: Every wheel that a build may start from.
     """
@@ -98,7 +100,7 @@ class Pin:
     cxx11_abi: int
     torch: Upstream
     torch_xla: Upstream
-    runtime: Runtime
+    runtime: Runtime | None
     variants: dict[str, Variant]
     wheels: tuple[PinnedWheel, ...]
 
@@ -111,6 +113,10 @@ class Pin:
     def upstream(self, project: str) -> Upstream:
         """Return the release of a project."""
         return self.torch if project == "torch" else self.torch_xla
+
+    def platform_of(self, project: str) -> str:
+        """Return the platform tag of the oldest systems that a project's wheel runs on."""
+        return self.upstream(project).platform or self.platform
 
     def accepted(self, project: str, python: str, *, only: str | None = None) -> tuple[PinnedWheel, ...]:
         """Return the wheels of a project that a build for one CPython may start from.
@@ -166,11 +172,11 @@ def load_pin(folder: Path, name: str) -> Pin:
     variants = {key: _variant(top.table("variants"), key) for key in top.table("variants").names()}
     pin = Pin(
         name=name,
-        platform=top.text("platform", r"manylinux_2_\d+_x86_64", example="a tag like 'manylinux_2_28_x86_64'"),
+        platform=_platform(top),
         cxx11_abi=top.number("cxx11_abi", (0, 1)),
         torch=_upstream(top, "torch"),
         torch_xla=_upstream(top, "torch_xla"),
-        runtime=_runtime(top.table("runtime")),
+        runtime=_runtime(top.table("runtime")) if top.has("runtime") else None,
         variants=variants,
         wheels=tuple(_wheel(table, variants) for table in top.tables("wheels")),
     )
@@ -187,6 +193,10 @@ def load_pin(folder: Path, name: str) -> Pin:
 _VERSION = r"\d+(\.\d+)+"
 
 
+def _platform(table: Table) -> str:
+    return table.text("platform", r"manylinux_2_\d+_x86_64", example="a tag like 'manylinux_2_28_x86_64'")
+
+
 def _upstream(top: Table, project: str) -> Upstream:
     table = top.table(project)
     release = Upstream(
@@ -195,6 +205,7 @@ def _upstream(top: Table, project: str) -> Upstream:
         repository=table.text("repository", r"https://\S+", example="an https address"),
         tag=table.text("tag", r"v\S+", example="a tag like 'v2.9.0'"),
         commit=table.text("commit", r"[0-9a-f]{40}", example="a full git commit of 40 lower-case hex digits"),
+        platform=_platform(table) if table.has("platform") else None,
     )
     table.done()
     return release
