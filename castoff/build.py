@@ -102,7 +102,7 @@ def plan_build(request: Request, runner: Runner) -> Plan:
     """
     check_machine()
     pin = load_pin(request.root / "pins", request.pin)
-    interpreter = find_interpreter(request.python, runner)
+    interpreter = find_interpreter(request.python, runner, pin.pythons)
     for project in PROJECTS:
         pin.accepted(project, interpreter.version)
     if request.target == "tpu":
@@ -129,7 +129,7 @@ def dry_run(request: Request, console: Console) -> None:
         rows.append(f"fetch    {kept.name + ' from the cache' if kept else project + ' from the package index'}")
         wheels[project] = {"version": plan.wheel_version(project), "cached": kept is not None}
     if request.target == "tpu":
-        rows.append(f"fetch    libtpu {plan.pin.runtime.libtpu}")
+        rows.append(f"fetch    libtpu {plan.pin.for_tpu().libtpu}")
     for topic in plan.topics:
         compiled = f", {len(topic.sources())} C++ source(s)" if topic.sources() else ""
         rows.append(f"apply    {topic.key}: {topic.title}{compiled}")
@@ -338,7 +338,7 @@ def _verify(
     for wheel in wheels:
         verify_structure(wheel)
     for overlay in overlays.values():
-        verify_overlay(overlay, torch, plan.pin.platform)
+        verify_overlay(overlay, torch, plan.pin.platform_of(overlay.project))
     if not install:
         context.console.warn("the wheels were not installed and imported: --no-verify-install")
         return Verified(False, "--no-verify-install", {})

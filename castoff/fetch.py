@@ -20,6 +20,9 @@ from castoff.errors import FetchError
 from castoff.pin import Pin, PinnedWheel, Variant
 
 _BLOCK = 1 << 20
+_OLDER_PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
+"""Further tags of wheels that upstream published; pip takes them only if they are named."""
+
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
@@ -134,8 +137,8 @@ def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Cont
     """
     accepted = (PinnedWheel("libtpu", python, "tpu", pin.libtpu_sha256(python)),)
     variants = {"tpu": Variant("tpu", "the TPU runtime, as on PyPI", None)}
-    platform = pin.for_tpu().platform
-    return _fetch(_Wanted("libtpu", pin.runtime.libtpu, python, platform, accepted, variants), indexes, context)
+    tpu = pin.for_tpu()
+    return _fetch(_Wanted("libtpu", tpu.libtpu, python, tpu.platform, accepted, variants), indexes, context)
 
 
 def _fetch(wanted: _Wanted, indexes: Sequence[str], context: Context) -> BaseWheel:
@@ -175,7 +178,8 @@ def _download(wanted: _Wanted, indexes: Sequence[str], scratch: Path, context: C
     command += ["--require-hashes", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar", "raw", "--resume-retries", "5"]
     command += ["--python-version", wanted.python, "--implementation", "cp", "--abi", tag]
-    command += ["--platform", wanted.platform]
+    for platform in (wanted.platform, *_OLDER_PLATFORMS):
+        command += ["--platform", platform]
     for index in indexes:
         command += ["--extra-index-url", index]
     command += ["--dest", scratch / "wheels", "--requirement", requirements]

@@ -108,8 +108,8 @@ def manifest(build: Build) -> dict[str, object]:
             "torch_xla": build.pin.torch_xla.commit,
             "platform": build.pin.platform,
             "cxx11_abi": build.pin.cxx11_abi,
-            "libtpu": build.pin.runtime.libtpu,
-            "jax": build.pin.runtime.jax,
+            "libtpu": build.pin.runtime and build.pin.runtime.libtpu,
+            "jax": build.pin.runtime and build.pin.runtime.jax,
         },
         "topics": [
             {"name": topic.key, "title": topic.title, "sha256": topic.content_hash(build.pin.name)}
@@ -157,7 +157,7 @@ def _libtpu(build: Build) -> dict[str, str]:
     assert build.libtpu is not None
     return {
         "file": build.libtpu.path.name,
-        "version": build.pin.runtime.libtpu,
+        "version": build.pin.for_tpu().libtpu,
         "sha256": build.libtpu.pinned.sha256,
     }
 
@@ -172,7 +172,7 @@ def constraints(build: Build) -> str:
     """Return the constraints file that keeps pip from replacing the wheels by stock ones."""
     lines = [f"{wheel.project}=={wheel.version}" for wheel in build.wheels]
     if build.libtpu is not None:
-        lines.append(f"libtpu=={build.pin.runtime.libtpu}")
+        lines.append(f"libtpu=={build.pin.for_tpu().libtpu}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -191,7 +191,7 @@ def install_text(build: Build) -> str:
     wheels = ", ".join(f"{wheel.project} {wheel.version}" for wheel in build.wheels)
     cuda = cuda_packages(build.wheels)
     lines = [
-        f"{wheels} and libtpu {build.pin.runtime.libtpu}, for CPython {build.python} on a TPU host.",
+        f"{wheels} and libtpu {build.pin.for_tpu().libtpu}, for CPython {build.python} on a TPU host.",
         "",
         "In this folder, in the environment of the job, on each host:",
         "",

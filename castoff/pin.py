@@ -40,6 +40,7 @@ class Upstream:
         tag: Its git tag.
         commit: The commit of that tag, all 40 digits.
         source_package: Where its tree is too, for networks without the repository.
+        platform: The oldest systems that its libraries run on, where those are others than the pin's.
     """
 
     project: str
@@ -48,6 +49,7 @@ class Upstream:
     tag: str
     commit: str
     source_package: SourcePackage | None = None
+    platform: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,16 @@ class Tpu:
     """What a TPU host needs beside the wheels, and what compiles for TPUs without one.
 
     Attributes:
+        libtpu: The version of libtpu.
+        jaxlib: The version of jaxlib that drives its compiler.
         platform: The platform tag of libtpu's wheels.
         wheels: The hash of libtpu's wheel, by CPython version.
         compiler: The lock file of the environment that has the TPU compiler.
         compiler_pythons: The CPython versions that this environment can have, best first.
     """
 
+    libtpu: str
+    jaxlib: str
     platform: str
     wheels: dict[str, str]
     compiler: Path
@@ -124,7 +130,7 @@ class Pin:
         cxx11_abi: The value of ``_GLIBCXX_USE_CXX11_ABI`` that they were compiled with.
         torch: The torch release.
         torch_xla: The torch_xla release.
-        runtime: What a device needs beside them.
+        runtime: What a device needs beside them, where that can still be had.
         tpu: The same by hash, for TPUs; None where the pin has no such part.
         variants: The builds that upstream published, by name.
         wheels: Every wheel that a build may start from.
@@ -135,7 +141,7 @@ class Pin:
     cxx11_abi: int
     torch: Upstream
     torch_xla: Upstream
-    runtime: Runtime
+    runtime: Runtime | None
     tpu: Tpu | None
     variants: dict[str, Variant]
     wheels: tuple[PinnedWheel, ...]
@@ -174,12 +180,16 @@ class Pin:
         tpu = self.for_tpu()
         if python not in tpu.wheels:
             raise PinError(
-                f"libtpu {self.runtime.libtpu} has no wheel for CPython {python}",
+                f"libtpu {tpu.libtpu} has no wheel for CPython {python}",
                 expected=f"one of the CPythons that it is published for: {', '.join(tpu.wheels)}",
                 found=f"CPython {python}",
                 next_step="Choose one of them with --python.",
             )
         return tpu.wheels[python]
+
+    def platform_of(self, project: str) -> str:
+        """Return the platform tag of the oldest systems that a project's wheel runs on."""
+        return self.upstream(project).platform or self.platform
 
     def accepted(self, project: str, python: str, *, only: str | None = None) -> tuple[PinnedWheel, ...]:
         """Return the wheels of a project that a build for one CPython may start from.
@@ -233,14 +243,15 @@ def load_pin(folder: Path, name: str) -> Pin:
     if top.text("name") != name:
         top.fail("name", f"the file's name, {name!r}", repr(top.text("name")))
     variants = {key: _variant(top.table("variants"), key) for key in top.table("variants").names()}
+    runtime = _runtime(top.table("runtime")) if top.has("runtime") else None
     pin = Pin(
         name=name,
-        platform=top.text("platform", _PLATFORM, example=_PLATFORM_EXAMPLE),
+        platform=_platform(top),
         cxx11_abi=top.number("cxx11_abi", (0, 1)),
         torch=_upstream(top, "torch"),
         torch_xla=_upstream(top, "torch_xla"),
-        runtime=_runtime(top.table("runtime")),
-        tpu=_tpu(top.table("tpu"), folder) if top.has("tpu") else None,
+        runtime=runtime,
+        tpu=_tpu(top.table("tpu"), folder, runtime) if runtime and top.has("tpu") else None,
         variants=variants,
         wheels=tuple(_wheel(table, variants) for table in top.tables("wheels")),
     )
@@ -263,6 +274,10 @@ _SHA256 = r"[0-9a-f]{64}"
 _SHA256_EXAMPLE = "a sha256 of 64 lower-case hex digits"
 
 
+def _platform(table: Table) -> str:
+    return table.text("platform", _PLATFORM, example=_PLATFORM_EXAMPLE)
+
+
 def _upstream(top: Table, project: str) -> Upstream:
     table = top.table(project)
     release = Upstream(
@@ -272,6 +287,7 @@ def _upstream(top: Table, project: str) -> Upstream:
         tag=table.text("tag", r"v\S+", example="a tag like 'v2.9.0'"),
         commit=table.text("commit", r"[0-9a-f]{40}", example="a full git commit of 40 lower-case hex digits"),
         source_package=_source_package(table.table("source_package")) if table.has("source_package") else None,
+        platform=_platform(table) if table.has("platform") else None,
     )
     table.done()
     return release
@@ -299,7 +315,7 @@ def _runtime(table: Table) -> Runtime:
     return runtime
 
 
-def _tpu(table: Table, folder: Path) -> Tpu:
+def _tpu(table: Table, folder: Path, runtime: Runtime) -> Tpu:
     wheels: dict[str, str] = {}
     for wheel in table.tables("libtpu"):
         python = wheel.text("python", _PYTHON, example=_PYTHON_EXAMPLE)
@@ -308,7 +324,9 @@ def _tpu(table: Table, folder: Path) -> Tpu:
         wheels[python] = wheel.text("sha256", _SHA256, example=_SHA256_EXAMPLE)
         wheel.done()
     tpu = Tpu(
-        platform=table.text("platform", _PLATFORM, example=_PLATFORM_EXAMPLE),
+        libtpu=runtime.libtpu,
+        jaxlib=runtime.jaxlib,
+        platform=_platform(table),
         wheels=wheels,
         compiler=folder / table.text("compiler", r"[\w.\-]+\.lock", example="a lock file in the same folder"),
         compiler_pythons=table.texts("compiler_pythons", _PYTHON, example=_PYTHON_EXAMPLE),

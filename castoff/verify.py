@@ -233,7 +233,7 @@ def verify_installed(
         VerifyError: They do not install or import, or an interposition does not take effect.
     """
     if interpreter.path is None:
-        reason = f"no CPython {interpreter.version} on this machine (give its path with --python)"
+        reason = f"no CPython {interpreter.version} on PATH, in pyenv or in uv (give its path with --python)"
         context.console.warn(f"the wheels were not installed and imported: {reason}")
         return Verified(False, reason, {})
     interposed = overlay.interposed if overlay is not None else ()

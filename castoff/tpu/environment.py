@@ -39,7 +39,7 @@ def compiler_environment(pin: Pin, context: Context) -> Path:
     def fill(install: Install) -> None:
         install("compiler", "--require-hashes", "--requirement", tpu.compiler)
 
-    about = f"libtpu {pin.runtime.libtpu} and jaxlib {pin.runtime.jaxlib}"
+    about = f"libtpu {tpu.libtpu} and jaxlib {tpu.jaxlib}"
     return _environment("tpu-compiler", [lock], interpreter, about, fill=fill, context=context)
 
 

@@ -146,7 +146,7 @@ def compile_program(
         CastoffError: What went wrong.
     """
     here = find_interpreter(python or active_python(), context.runner)
-    with context.console.step("compiler", f"libtpu {pin.runtime.libtpu}, ahead of time"):
+    with context.console.step("compiler", f"libtpu {pin.for_tpu().libtpu}, ahead of time"):
         compiler_python = compiler_environment(pin, context)
         stock = stock_environment(pin, here, indexes, context) if compare_stock else None
     with TpuCompiler(compiler_python, results(context.cache)) as compiler:
