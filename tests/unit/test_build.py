@@ -312,7 +312,8 @@ def _run(request: Request, *options: str, prefix: tuple[str, ...] = ()) -> subpr
 def test_the_command_line(request_: Request) -> None:
     completed = _run(request_, "-v")
     assert completed.returncode == 0, completed.stderr
-    assert completed.stdout == f"built {request_.out}/2.9-cpu\n"
+    install = "pip install -c constraints.txt --find-links . torch torch_xla"
+    assert completed.stdout == f"built {request_.out}/2.9-cpu\ninstall it, from within that folder: {install}\n"
     assert "patchelf --add-needed libcastoff_torch.so" in completed.stderr
     assert "warning  the wheels were not installed" in completed.stderr
     assert "\x1b" not in completed.stderr
@@ -322,7 +323,7 @@ def test_the_command_line_for_programs(request_: Request) -> None:
     completed = _run(request_, "--json")
     events = [json.loads(line) for line in completed.stdout.splitlines()]
     steps = [event["name"] for event in events if event["event"] == "step" and event["state"] == "done"]
-    assert steps == ["pin", "fetch", "apply", "compile", "repack", "verify"]
+    assert steps == ["pin", "fetch", "compile", "apply", "repack", "verify"]
     assert events[-1]["event"] == "result"
     (request_.root / "CHANGELOG.md").unlink()
     completed = _run(request_, "--json")
