@@ -27,6 +27,7 @@ from castoff.interpreter import active_python
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
 from castoff.pin import load_pin
 from castoff.run import Runner
+from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
 from castoff.tpu.environment import compiler_environment, results
@@ -196,6 +197,15 @@ def topics_command(json_lines: JsonOption = False) -> None:
                 "drop_when": topic.drop_when,
             }
             console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
+
+
+@app.command("status")
+def status_command(json_lines: JsonOption = False) -> None:
+    """Show which topic applies to which pin, is upstream there already, or cannot be there, and why."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        status = read_status(ROOT)
+        below = "\n".join(f"({number}) {reason}" for number, reason in enumerate(status.reasons(), start=1))
+        console.table(["topic", *status.pins], status.rows(), below, status.as_dict())
 
 
 @app.command("doctor")
