@@ -41,9 +41,9 @@ class Command:
     environment: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
-        """Return it as one would type it."""
-        settings = [f'{name}="{value}"' for name, value in self.environment]
-        return f"cd {shlex.quote(self.folder)} && {' '.join([*settings, shlex.join(self.words)])}"
+        """Return it as one would type it, a setting of its environment in each line."""
+        settings = "".join(f'{name}="{value}" \\\n       ' for name, value in self.environment)
+        return f"cd {shlex.quote(self.folder)} && {settings}{shlex.join(self.words)}"
 
     def settings(self, base: Mapping[str, str]) -> dict[str, str]:
         """Return its whole environment.
