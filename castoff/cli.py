@@ -31,6 +31,7 @@ from castoff.pin import load_pin
 from castoff.run import Runner
 from castoff.source.assemble import assemble
 from castoff.source.run import source_build
+from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
 from castoff.tpu.environment import compiler_environment, results
@@ -238,6 +239,15 @@ def lint_command(json_lines: JsonOption = False) -> None:
             console.result("every topic is well", {"findings": 0})
     if findings:
         raise typer.Exit(1)
+
+
+@app.command("status")
+def status_command(json_lines: JsonOption = False) -> None:
+    """Show which topic applies to which pin, is upstream there already, or cannot be there, and why."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        status = read_status(ROOT)
+        below = "\n".join(f"({number}) {reason}" for number, reason in enumerate(status.reasons(), start=1))
+        console.table(["topic", *status.pins], status.rows(), below, status.as_dict())
 
 
 @app.command("doctor")
