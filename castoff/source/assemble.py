@@ -106,6 +106,7 @@ def assemble(
                     libraries={},
                     folder=place.folder,
                     console=console,
+                    requires=pin.upstream(project).requires,
                 )
                 for project in PROJECTS
             ]
