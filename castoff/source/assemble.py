@@ -1,7 +1,8 @@
 """The last step of a build from source: upstream's wheels, made here, become an output folder.
 
-The C++ of torch's topics is in libtorch_cpu already. That of torch_xla's topics uses torch's headers
-alone; it is compiled against the torch that was just built, and added to torch_xla's wheel.
+The C++ of torch's topics is in libtorch_cpu already, if the pin has the hunks for it. What is not, and that of
+torch_xla's topics, is compiled against the torch that was just built and added to the wheels, as in an overlay
+build.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from castoff.fetch import BaseWheel, fetch_libtpu, file_sha256
 from castoff.interpreter import find_interpreter
 from castoff.manifest import Build, constraints, install_text, manifest, tree_revision, write_manifest
 from castoff.pin import PROJECTS, Pin, PinnedWheel, load_pin
-from castoff.repack import repack
+from castoff.repack import repack, with_overlay
 from castoff.repository import Repository
 from castoff.run import Runner
+from castoff.source.plan import projects_to_overlay
 from castoff.topics import load_topics, select
 from castoff.verify import verify_installed, verify_overlay, verify_structure
 
@@ -90,20 +92,26 @@ def assemble(
         version = f"castoff.{release_number(root / 'CHANGELOG.md')}"
         topics = select(load_topics(root / "patches"), pin.name)
         bases = {one.project: one.base(interpreter.version) for one in made}
-        with console.step("compile", "the overlay of torch_xla"):
+        overlaid = projects_to_overlay(topics, pin.name)
+        with console.step("compile", f"the overlay of {' and of '.join(overlaid)}"):
             torch = unpack_torch(bases["torch"], pin, context.cache)
             # The headers are this build's: an overlay in the cache may be for upstream's.
             torch = replace(torch, variant=f"source {bases['torch'].pinned.sha256}")
             compiler = find_compiler(context.runner)
-            overlay = compile_overlay("torch_xla", topics, pin, torch, compiler, version=version, context=context)
-        with console.step("repack", version):
+            compiled = (
+                compile_overlay(project, topics, pin, torch, compiler, version=version, context=context)
+                for project in overlaid
+            )
+            overlays = {overlay.project: overlay for overlay in compiled if overlay is not None}
+        with console.step("repack", version), context.cache.lock("assemble"), context.cache.scratch("assemble") as work:
+            libraries = with_overlay(torch, overlays["torch"], work, context.runner) if "torch" in overlays else {}
             patched = [
                 repack(
                     bases[project],
                     f"{pin.upstream(project).version}+{version}",
                     Applied({}, {}, ()),
-                    overlay=overlay if project == "torch_xla" else None,
-                    libraries={},
+                    overlay=overlays.get(project),
+                    libraries=libraries if project == "torch" else {},
                     folder=place.folder,
                     console=console,
                     requires=pin.upstream(project).requires,
@@ -113,14 +121,13 @@ def assemble(
         with console.step("verify", "what was built"):
             for wheel in patched:
                 verify_structure(wheel)
-            if overlay is not None:
-                verify_overlay(overlay, torch, pin.platform_of("torch_xla"))
-            verified = verify_installed(patched, None, torch, interpreter, context)
+            for overlay in overlays.values():
+                verify_overlay(overlay, torch, pin.platform_of(overlay.project))
+            verified = verify_installed(patched, overlays.get("torch"), torch, interpreter, context)
         libtpu = None
         if target == "tpu":
             libtpu = fetch_libtpu(pin, interpreter.version, indexes=(), context=context)
             shutil.copy2(libtpu.path, place.folder / libtpu.path.name)
-        overlays = [overlay] if overlay is not None else []
         build = Build(
             pin=pin,
             target=target,
@@ -128,7 +135,7 @@ def assemble(
             version=version,
             revision=tree_revision(root),
             topics=topics,
-            overlays=overlays,
+            overlays=list(overlays.values()),
             wheels=patched,
             libtpu=libtpu,
             verified=verified,

@@ -3,7 +3,7 @@
 The steps are upstream's own: two checkouts, torch_xla's inside torch's, submodules, an environment,
 `setup.py bdist_wheel` (ninja) for torch, and once more (Bazel) for torch_xla. What differs from them is
 that the checkouts have the topics, and that the C++ of torch_xla's topics is compiled against torch alone
-and added to the finished wheel, as in an overlay build.
+and added to the finished wheel, as in an overlay build; so is that of torch's on pins without C++ hunks.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from castoff.build import ROOT
 from castoff.errors import TopicError
 from castoff.pin import PROJECTS, Pin
 from castoff.tools import tool
@@ -136,21 +137,28 @@ class Job:
         return self.trees[project] / "dist" / name
 
 
-def check_topics(topics: Sequence[Topic], pin: str) -> None:
-    """Check that each topic of torch with C++ has the hunks that call it.
+def projects_to_overlay(topics: Sequence[Topic], pin: str) -> tuple[str, ...]:
+    """Return the projects whose topics' C++ is added to the finished wheel, as in an overlay build.
+
+    torch_xla's is in every build: it uses torch's headers alone. torch's is compiled into libtorch_cpu by the
+    hunks that call it; on a pin that has none, it is an overlay here too.
 
     Raises:
-        TopicError: One has none for this pin: a source build would leave it out in silence.
+        TopicError: Some topics of torch have such hunks and some do not: neither way would have each once.
     """
-    lacking = [topic for topic in topics if topic.project == "torch" and not _calls_its_cpp(topic, pin)]
+    with_cpp = [topic for topic in topics if topic.project == "torch" and topic.sources()]
+    called = [topic for topic in with_cpp if _calls_its_cpp(topic, pin)]
+    if not called:
+        return PROJECTS
+    lacking = [topic.key for topic in with_cpp if topic not in called]
     if lacking:
         raise TopicError(
             f"{len(lacking)} topic(s) have no C++ hunks for pin {pin}",
-            expected=f"hunks/{pin}.patch adds each topic's new C++ files to build_variables.bzl",
-            found=f"none in {', '.join(topic.key for topic in lacking)}",
-            next_step=f"Write them in a checkout (castoff checkout --pin {pin}, castoff refresh), or build the overlay "
-            "(--mode overlay), which needs none.",
+            expected=f"hunks/{pin}.patch adds the C++ files of each topic of torch to build_variables.bzl, or of none",
+            found=f"so in {', '.join(topic.key for topic in called)}, not in {', '.join(lacking)}",
+            next_step=f"Write them in a checkout (castoff checkout --pin {pin}, castoff refresh).",
         )
+    return ("torch_xla",)
 
 
 def _calls_its_cpp(topic: Topic, pin: str) -> bool:
@@ -186,8 +194,8 @@ def make_plan(job: Job) -> tuple[Step, ...]:
     )
 
 
-def _castoff(job: Job, *words: str | Path) -> Command:
-    return Command((sys.executable, "-m", "castoff", *map(str, words)), str(job.work))
+def _castoff(*words: str | Path) -> Command:
+    return Command((sys.executable, "-m", "castoff", *map(str, words)), str(ROOT))
 
 
 def _checkout(job: Job, project: str) -> Step:
@@ -197,7 +205,7 @@ def _checkout(job: Job, project: str) -> Step:
     return Step(
         f"checkout-{project}",
         f"{project} {upstream.tag} ({upstream.commit[:12]}) with {len(own)} topics, a commit for each",
-        (_castoff(job, *words),),
+        (_castoff(*words),),
         depends=" ".join(topic.source_hash(job.pin.name) for topic in own),
     )
 
@@ -245,6 +253,10 @@ def _torch_settings(job: Job) -> tuple[tuple[str, str], ...]:
         ("USE_ROCM", "0"),
         ("USE_XPU", "0"),
         ("BUILD_TEST", "0"),
+        # The environment's MKL, or none: without BLAS=MKL the build would go on with no BLAS at all.
+        ("CMAKE_PREFIX_PATH", str(job.environment)),
+        ("BLAS", "MKL"),
+        ("USE_STATIC_MKL", "1"),
         ("MAX_JOBS", str(job.jobs[0])),
         *((name, str(job.launcher)) for name in launchers),
     )
@@ -279,7 +291,8 @@ def _bazelrc(job: Job) -> str:
 
 def _assemble(job: Job) -> Step:
     words: list[str | Path] = ["assemble", "--pin", job.pin.name, "--target", job.target, "--python", job.interpreter]
-    about = "the C++ of torch_xla's topics, checks, and the output folder"
+    overlaid = " and ".join(projects_to_overlay(job.topics, job.pin.name))
+    about = f"the C++ of {overlaid}'s topics, checks, and the output folder"
     hashes = " ".join(topic.content_hash(job.pin.name) for topic in job.topics)
     words += [*(str(job.wheel(project)) for project in PROJECTS), "--out", job.out]
-    return Step("assemble", about, (_castoff(job, *words),), depends=hashes)
+    return Step("assemble", about, (_castoff(*words),), depends=hashes)

@@ -19,7 +19,7 @@ from castoff.errors import BuildError, CommandError, MachineError
 from castoff.pin import PROJECTS
 from castoff.pipconfig import current_uv_environment
 from castoff.run import Runner
-from castoff.source.plan import Job, Step, check_topics, make_plan
+from castoff.source.plan import Job, Step, make_plan
 from castoff.source.preflight import Finding, Machine, check, examine, look, report
 
 _DONE_OF_ALL = re.compile(r"^\[([\d,]+) ?/ ?([\d,]+)\]")
@@ -51,7 +51,6 @@ def source_build(request: Request, work: Path | None, console: Console, *, dry_r
         _show(plan, findings, job, console)
         return
     console.note(report(findings).replace("\n", "\n         "))
-    check_topics(job.topics, job.pin.name)
     check(findings)
     console.note(duration(plan, job))
     carry_out(plan, work, Context(Cache(cache_root(), console), runner, console))
@@ -99,8 +98,6 @@ def _show(plan: Sequence[Step], findings: Sequence[Finding], job: Job, console: 
     console.result(
         f"{describe(plan)}\n\n{report(findings)}\ntime     {duration(plan, job)}", as_data(plan, findings, job)
     )
-    # Last, so that the plan can be seen even where the topics are not ready for it.
-    check_topics(job.topics, job.pin.name)
 
 
 def describe(plan: Sequence[Step]) -> str:

@@ -29,7 +29,7 @@ def _commit(folder: Path) -> str:
 
 @pytest.fixture
 def made(full_tree: Tree, tmp_path: Path) -> tuple[Path, Path]:
-    """The wheels, each in the folder ``dist`` of its checkout; a topic of torch_xla has C++."""
+    """The wheels, each in the folder ``dist`` of its checkout; a topic of each project has C++."""
     files = {"files/torch_xla/csrc/one.cpp": CPP, "files/torch_xla/_one.py": "one = 1\n"}
     overlay = '{"2.9" = {interpose = [], exports = ["commit"]}}'
     full_tree.topic("cpp", files, "torch_xla", overlay=overlay)
@@ -41,9 +41,16 @@ def made(full_tree: Tree, tmp_path: Path) -> tuple[Path, Path]:
     return wheels[0], wheels[1]
 
 
+@pytest.mark.parametrize("hunks", [True, False])
 def test_upstreams_wheels_become_an_output_folder(
-    made: tuple[Path, Path], full_tree: Tree, console: Console, tmp_path: Path
+    hunks: bool, made: tuple[Path, Path], full_tree: Tree, console: Console, tmp_path: Path
 ) -> None:
+    if hunks:  # torch's C++ is in libtorch_cpu then
+        hunk = (
+            '--- a/build_variables.bzl\n+++ b/build_variables.bzl\n@@ -1,1 +1,2 @@\n [\n+    "torch/csrc/better.cpp",\n'
+        )
+        patch = full_tree.root / "patches/torch/answer/hunks/2.9.patch"
+        patch.write_text(f"{patch.read_text()}diff --git a/build_variables.bzl b/build_variables.bzl\n{hunk}")
     head = _commit(tmp_path / "pytorch")
     _commit(tmp_path / "pytorch" / "xla")
     folder = assemble("2.9", "tpu", PYTHON, wheels=made, out=tmp_path / "dist", console=console, root=full_tree.root)
@@ -52,12 +59,13 @@ def test_upstreams_wheels_become_an_output_folder(
     assert manifest["mode"] == "source"
     assert manifest["verified"]["installed"]
     assert manifest["pin"]["torch"] == head
-    assert list(manifest["overlays"]) == ["torch_xla"]
+    assert list(manifest["overlays"]) == (["torch_xla"] if hunks else ["torch", "torch_xla"])
+    assert manifest["verified"]["interpositions"] == ({} if hunks else {"_ZN5torch6answerEv": 1})
     lines = (folder / "constraints.txt").read_text().split()
     assert lines == ["torch==2.9.0+castoff.3", "torch_xla==2.9.0+castoff.3", "libtpu==0.0.21"]
     assert len(list(folder.glob("*.whl"))) == 3
     torch = zipfile.ZipFile(folder / made[0].name)
-    assert "torch/lib/libcastoff_torch.so" not in torch.namelist()
+    assert ("torch/lib/libcastoff_torch.so" in torch.namelist()) != hunks
     torch_xla = zipfile.ZipFile(folder / made[1].name)
     library = tmp_path / "libcastoff_torch_xla.so"
     library.write_bytes(torch_xla.read("torch_xla/lib/libcastoff_torch_xla.so"))

@@ -19,7 +19,7 @@ from castoff.context import Context
 from castoff.errors import BuildError, CommandError, PreflightError, TopicError
 from castoff.pin import Source, load_pin
 from castoff.run import Runner
-from castoff.source.plan import Command, Job, Step, check_topics, make_plan
+from castoff.source.plan import Command, Job, Step, make_plan, projects_to_overlay
 from castoff.source.preflight import Machine, check, examine, look, report
 from castoff.source.run import as_data, carry_out, describe, duration, source_build
 from castoff.topics import load_topics, select
@@ -49,7 +49,7 @@ def job(full_tree: Tree) -> Job:
 
 def _text(job: Job) -> str:
     text = describe(make_plan(job)).replace(f"{sys.executable} -m castoff", "castoff")
-    return text.replace(str(Path(sys.executable).parent / "uv"), "uv")
+    return text.replace(str(Path(sys.executable).parent / "uv"), "uv").replace(str(ROOT), "/castoff")
 
 
 def test_the_plan_is_upstreams_own_steps(job: Job) -> None:
@@ -57,12 +57,12 @@ def test_the_plan_is_upstreams_own_steps(job: Job) -> None:
         _text(job),
         """\
 1. checkout-torch: torch v2.9.0 (aaaaaaaaaaaa) with 1 topics, a commit for each
-   $ cd /work && castoff checkout --update --pin 2.9 --project torch /work/pytorch
+   $ cd /castoff && castoff checkout --update --pin 2.9 --project torch /work/pytorch
 2. submodules-pytorch: what upstream has in other repositories
    $ cd /work/pytorch && git submodule sync --recursive
    $ cd /work/pytorch && git submodule update --init --recursive --depth=1 --jobs=4
 3. checkout-torch_xla: torch_xla v2.9.0 (bbbbbbbbbbbb) with 1 topics, a commit for each
-   $ cd /work && castoff checkout --update --pin 2.9 --project torch_xla /work/pytorch/xla
+   $ cd /castoff && castoff checkout --update --pin 2.9 --project torch_xla /work/pytorch/xla
 4. submodules-xla: what upstream has in other repositories
    $ cd /work/pytorch/xla && git submodule sync --recursive
    $ cd /work/pytorch/xla && git submodule update --init --recursive --depth=1 --jobs=4
@@ -80,6 +80,9 @@ def test_the_plan_is_upstreams_own_steps(job: Job) -> None:
        USE_ROCM="0" \\
        USE_XPU="0" \\
        BUILD_TEST="0" \\
+       CMAKE_PREFIX_PATH="/work/environment" \\
+       BLAS="MKL" \\
+       USE_STATIC_MKL="1" \\
        MAX_JOBS="8" \\
        /work/environment/bin/python setup.py bdist_wheel
    $ cd / && uv pip install --python /work/environment/bin/python --reinstall-package torch /work/pytorch/dist/torch-2.9.0+castoff.3-cp311-cp311-linux_x86_64.whl
@@ -97,8 +100,8 @@ def test_the_plan_is_upstreams_own_steps(job: Job) -> None:
        BUILD_CPP_TESTS="0" \\
        BAZEL_JOBS="4" \\
        /work/environment/bin/python setup.py bdist_wheel
-8. assemble: the C++ of torch_xla's topics, checks, and the output folder
-   $ cd /work && castoff assemble --pin 2.9 --target tpu --python /usr/bin/python3.11 /work/pytorch/dist/torch-2.9.0+castoff.3-cp311-cp311-linux_x86_64.whl /work/pytorch/xla/dist/torch_xla-2.9.0+castoff.3-cp311-cp311-linux_x86_64.whl --out /out""",  # noqa: E501
+8. assemble: the C++ of torch and torch_xla's topics, checks, and the output folder
+   $ cd /castoff && castoff assemble --pin 2.9 --target tpu --python /usr/bin/python3.11 /work/pytorch/dist/torch-2.9.0+castoff.3-cp311-cp311-linux_x86_64.whl /work/pytorch/xla/dist/torch_xla-2.9.0+castoff.3-cp311-cp311-linux_x86_64.whl --out /out""",  # noqa: E501
     )
 
 
@@ -137,8 +140,7 @@ def test_a_dry_run_shows_plan_and_preflight_and_does_nothing(
     _add_source(full_tree)
     _only_these_programs(tmp_path / "programs", monkeypatch, {"git": "exit 1", "g++": "echo 12.2.0"})
     request = Request("cpu", "2.9", PYTHON, (), tmp_path / "dist", verify_install=False, root=full_tree.root)
-    with pytest.raises(TopicError, match="no C\\+\\+ hunks"):  # the topic of the made-up tree has none
-        source_build(request, tmp_path / "work", console, dry_run=True)
+    source_build(request, tmp_path / "work", console, dry_run=True)
     shown = log.getvalue()
     assert "6. torch: upstream's build of torch, by ninja" in shown
     assert "missing  bazel: none" in shown
@@ -147,21 +149,31 @@ def test_a_dry_run_shows_plan_and_preflight_and_does_nothing(
     assert not (tmp_path / "dist").exists()
 
 
-def test_a_topic_without_cpp_hunks_is_not_left_out_in_silence(full_tree: Tree) -> None:
+BUILD_VARIABLES = (
+    "diff --git a/build_variables.bzl b/build_variables.bzl\n--- a/build_variables.bzl\n"
+    '+++ b/build_variables.bzl\n@@ -1,1 +1,2 @@\n core = [\n+    "torch/csrc/better.cpp",\n'
+)
+
+
+def test_cpp_of_torch_is_compiled_in_where_hunks_call_it_and_an_overlay_elsewhere(full_tree: Tree) -> None:
     topics = select(load_topics(full_tree.root / "patches"), "2.9")
-    with pytest.raises(TopicError) as caught:
-        check_topics(topics, "2.9")
-    assert "torch/answer" in caught.value.found
-    hunk = (
-        "diff --git a/build_variables.bzl b/build_variables.bzl\n--- a/build_variables.bzl\n"
-        '+++ b/build_variables.bzl\n@@ -1,1 +1,2 @@\n core = [\n+    "torch/csrc/better.cpp",\n'
-    )
-    (topics[0].folder / "hunks" / "2.9.patch").write_text(PATCH + hunk)
-    check_topics(topics, "2.9")
+    assert projects_to_overlay(topics, "2.9") == ("torch", "torch_xla")
+    (topics[0].folder / "hunks" / "2.9.patch").write_text(PATCH + BUILD_VARIABLES)
+    assert projects_to_overlay(topics, "2.9") == ("torch_xla",)
 
 
-def test_the_topics_of_pin_2_6_have_their_cpp_hunks() -> None:
-    check_topics(select(load_topics(ROOT / "patches"), "2.6"), "2.6")
+def test_no_topic_is_left_out_in_silence(full_tree: Tree) -> None:
+    (full_tree.root / "patches/torch/answer/hunks/2.9.patch").write_text(PATCH + BUILD_VARIABLES)
+    full_tree.topic("other", {"files/torch/csrc/other.cpp": ""})
+    with pytest.raises(TopicError, match="have no C") as caught:
+        projects_to_overlay(select(load_topics(full_tree.root / "patches"), "2.9"), "2.9")
+    assert caught.value.found == "so in torch/answer, not in torch/other"
+
+
+@pytest.mark.parametrize(("pin", "projects"), [("2.6", ("torch_xla",)), ("2.9", None), ("2.1", None)])
+def test_every_pin_has_each_topic_once(pin: str, projects: tuple[str, ...] | None) -> None:
+    found = projects_to_overlay(select(load_topics(ROOT / "patches"), pin), pin)
+    assert found == (projects or found)
 
 
 # The preflight.
