@@ -133,6 +133,10 @@ def build_command(
     The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
     and manifest.json (what went in). It appears whole, or stays as it was.
     """
+    if mode is Mode.SOURCE and (index or not verify_install):
+        raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")
+    if mode is Mode.OVERLAY and work is not None:
+        raise typer.BadParameter("--work is for --mode source")
     request = Request(
         target=target.value,
         pin=pin,

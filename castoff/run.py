@@ -85,7 +85,7 @@ class Runner:
         self._count += 1
         log = self.logs / f"{self._count:02}-{name}.log"
         lines: list[str] = []
-        with log.open("w", encoding="utf-8") as file:
+        with log.open("w", encoding="utf-8", buffering=1) as file:  # a line at a time: some run for hours
             file.write(f"$ {shlex.join(words)}\n")
             file.flush()
             try:

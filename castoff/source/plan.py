@@ -227,7 +227,10 @@ def _environment(job: Job) -> Step:
     more = ("wheel", "pip", "mkl-static", "mkl-include")
     install = (uv, "pip", "install", "--python", str(job.environment / "bin" / "python"))
     commands = (
-        Command((uv, "venv", "--no-project", "--clear", "--python", str(job.interpreter), str(job.environment)), "/"),
+        Command(
+            (uv, "venv", "--no-project", "--allow-existing", "--python", str(job.interpreter), str(job.environment)),
+            "/",
+        ),
         Command((*install, "--constraint", str(constraints), "--requirement", str(listed), *more), "/"),
     )
     text = "".join(f"{line}\n" for line in source.constraints)

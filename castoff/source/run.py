@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -39,23 +40,26 @@ def source_build(request: Request, work: Path | None, console: Console, *, dry_r
     """
     pin_folder = f"{request.pin}-{request.python or 'default'}".replace("/", "_")
     work = (work or cache_root() / "source" / pin_folder).absolute()
-    logs = work / "logs"
     if dry_run:
-        logs = cache_root() / "source" / "dry-run-logs"
-    runner = Runner(logs, console)
-    with console.step("preflight", f"pin {request.pin}, target {request.target}, from source"):
-        job, machine = _job(request, work, runner)
-        findings = examine(machine, job.pin)
-    plan = make_plan(job)
-    if dry_run:
-        _show(plan, findings, job, console)
+        with tempfile.TemporaryDirectory(prefix="castoff-") as logs:
+            job, findings = _preflight(request, work, Runner(Path(logs), console), console)
+        _show(make_plan(job), findings, job, console)
         return
+    runner = Runner(work / "logs", console)
+    job, findings = _preflight(request, work, runner, console)
+    plan = make_plan(job)
     console.note(report(findings).replace("\n", "\n         "))
     check(findings)
     console.note(duration(plan, job))
     carry_out(plan, work, Context(Cache(cache_root(), console), runner, console))
     target = f"{job.pin.name}-{job.target}"
     console.result(f"built {job.out / target} from source", {"out": str(job.out / target), "mode": "source"})
+
+
+def _preflight(request: Request, work: Path, runner: Runner, console: Console) -> tuple[Job, tuple[Finding, ...]]:
+    with console.step("preflight", f"pin {request.pin}, target {request.target}, from source"):
+        job, machine = _job(request, work, runner)
+        return job, examine(machine, job.pin)
 
 
 def _job(request: Request, work: Path, runner: Runner) -> tuple[Job, Machine]:

@@ -69,7 +69,7 @@ def test_the_plan_is_upstreams_own_steps(job: Job) -> None:
 5. environment: CPython 3.11 and the packages of the build
    write /work/constraints.txt
    | cmake<4
-   $ cd / && uv venv --no-project --clear --python /usr/bin/python3.11 /work/environment
+   $ cd / && uv venv --no-project --allow-existing --python /usr/bin/python3.11 /work/environment
    $ cd / && uv pip install --python /work/environment/bin/python --constraint /work/constraints.txt --requirement /work/pytorch/requirements-build.txt wheel pip mkl-static mkl-include
 6. torch: upstream's build of torch, by ninja, 8 compilers at once
    $ cd /work/pytorch && PATH="/work/environment/bin:$PATH" \\
