@@ -49,8 +49,8 @@ def source_build(request: Request, work: Path | None, console: Console, *, dry_r
     job, findings = _preflight(request, work, runner, console)
     plan = make_plan(job)
     console.note(report(findings).replace("\n", "\n         "))
+    console.note(f"time     {duration(plan, job)}")
     check(findings)
-    console.note(duration(plan, job))
     carry_out(plan, work, Context(Cache(cache_root(), console), runner, console))
     target = f"{job.pin.name}-{job.target}"
     console.result(f"built {job.out / target} from source", {"out": str(job.out / target), "mode": "source"})
