@@ -158,7 +158,32 @@ return %3
 def test_embedding_scatters_in_float32():
     w, ids = wide(numbers(10, 4)), on_device(torch.arange(6))
     F.embedding(ids, w).backward(on_device(numbers(6, 4)))
-    assert_expected_inline(ir(w.grad), """""")
+    assert_expected_inline(ir(w.grad), """\
+%0 = f32[] prim::Constant()
+%1 = f32[6,4] aten::expand(%0)
+%2 = bf16[6,4] xla::device_data()
+%3 = f32[6,4] xla::cast(%2)
+%4 = f32[6,4] aten::view(%3)
+%5 = s64[] prim::Constant()
+%6 = s64[6] xla::device_data()
+%7 = s64[6] aten::view(%6)
+%8 = pred[6] aten::ne(%7, %5)
+%9 = pred[6,1] aten::view(%8)
+%10 = pred[6,4] aten::expand(%9)
+%11 = f32[6,4] aten::where(%10, %4, %1)
+%12 = s64[] xla::device_data()
+%13 = s64[6] aten::expand(%12)
+%14 = s64[6] aten::add(%7, %13)
+%15 = s64[] prim::Constant()
+%16 = pred[6] aten::lt(%7, %15)
+%17 = s64[6] aten::where(%16, %14, %7)
+%18 = s64[6,1] aten::stack(%17)
+%19 = f32[] prim::Constant()
+%20 = f32[10,4] aten::expand(%19)
+%21 = f32[10,4] aten::index_put(%20, %18, %11)
+%22 = f32[10,4] aten::permute(%21)
+return %22
+""")
 
 
 # ---- numbers
