@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -24,6 +25,7 @@ from castoff.console import Console
 from castoff.context import Context
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
+from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
 from castoff.pin import load_pin
 from castoff.run import Runner
@@ -198,6 +200,24 @@ def topics_command(json_lines: JsonOption = False) -> None:
             console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
 
 
+@app.command("lint")
+def lint_command(json_lines: JsonOption = False) -> None:
+    """Check what every topic owes: its reason with a link, all pins, small hunks, tests that fail on stock.
+
+    Exit status 1 if one owes something.
+    """
+    with _boundary(Console(json_lines=json_lines)) as console:
+        findings = lint_topics(ROOT)
+        for finding in findings:
+            rows = (("expected", finding.expected), ("found", finding.found), ("next", finding.next_step))
+            text = "".join(f"\n  {name:<8} {value}" for name, value in rows)
+            console.result(f"{finding.topic}{text}", dict(asdict(finding)))
+        if not findings:
+            console.result("every topic is well", {"findings": 0})
+    if findings:
+        raise typer.Exit(1)
+
+
 @app.command("doctor")
 def doctor_command(
     python: Annotated[
@@ -348,6 +368,10 @@ def _boundary(console: Console) -> Iterator[Console]:
     except KeyboardInterrupt:
         console.warn("stopped; the output folder is as it was")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    except BrokenPipeError:
+        # Whoever read the output has enough of it (head); Python must not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(128 + signal.SIGPIPE) from None
     except OSError as error:
         known = storage_error(error)
         if known is None:

@@ -8,6 +8,8 @@
 # Besides what the build needs it needs valgrind, and installs it with apt-get if it may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
+unset PYTHONDONTWRITEBYTECODE
 
 usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
