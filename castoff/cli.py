@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -24,9 +25,12 @@ from castoff.console import Console
 from castoff.context import Context
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
-from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
+from castoff.lint import lint_topics
+from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic, update_checkout
 from castoff.pin import load_pin
 from castoff.run import Runner
+from castoff.source.assemble import assemble
+from castoff.source.run import source_build
 from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
@@ -52,6 +56,13 @@ class Target(StrEnum):
 
     CPU = "cpu"
     TPU = "tpu"
+
+
+class Mode(StrEnum):
+    """How wheels can be built."""
+
+    OVERLAY = "overlay"
+    SOURCE = "source"
 
 
 class Wheels(StrEnum):
@@ -101,16 +112,31 @@ def build_command(
         Path,
         typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
     ] = ROOT / "dist",
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="overlay: from the stock wheels, in a minute. source: from upstream's sources, with upstream's own "
+            "build, in hours; docs/source-build.md."
+        ),
+    ] = Mode.OVERLAY,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Where a build from source works.", show_default="in the cache"),
+    ] = None,
     verify_install: InstallOption = True,
     dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Build patched torch and torch_xla wheels from the stock ones.
+    """Build patched torch and torch_xla wheels, from the stock ones or from source.
 
     The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
     and manifest.json (what went in). It appears whole, or stays as it was.
     """
+    if mode is Mode.SOURCE and (index or not verify_install):
+        raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")
+    if mode is Mode.OVERLAY and work is not None:
+        raise typer.BadParameter("--work is for --mode source")
     request = Request(
         target=target.value,
         pin=pin,
@@ -120,7 +146,9 @@ def build_command(
         verify_install=verify_install,
     )
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        if dry_run_only:
+        if mode is Mode.SOURCE:
+            source_build(request, work, console, dry_run=dry_run_only)
+        elif dry_run_only:
             dry_run(request, console)
         else:
             build(request, console)
@@ -197,6 +225,24 @@ def topics_command(json_lines: JsonOption = False) -> None:
                 "drop_when": topic.drop_when,
             }
             console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
+
+
+@app.command("lint")
+def lint_command(json_lines: JsonOption = False) -> None:
+    """Check what every topic owes: its reason with a link, all pins, small hunks, tests that fail on stock.
+
+    Exit status 1 if one owes something.
+    """
+    with _boundary(Console(json_lines=json_lines)) as console:
+        findings = lint_topics(ROOT)
+        for finding in findings:
+            rows = (("expected", finding.expected), ("found", finding.found), ("next", finding.next_step))
+            text = "".join(f"\n  {name:<8} {value}" for name, value in rows)
+            console.result(f"{finding.topic}{text}", dict(asdict(finding)))
+        if not findings:
+            console.result("every topic is well", {"findings": 0})
+    if findings:
+        raise typer.Exit(1)
 
 
 @app.command("status")
@@ -308,12 +354,31 @@ def checkout_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
     pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
     project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
+    update: Annotated[
+        bool, typer.Option("--update", help="If it is there already, bring it up to date with the topics.")
+    ] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
     """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        make_checkout(pin, project.value, folder, console)
+        make = update_checkout if update else make_checkout
+        make(pin, project.value, folder, console)
+
+
+@app.command("assemble", hidden=True)
+def assemble_command(
+    torch: Annotated[Path, typer.Argument(help="The wheel of torch, in the folder dist of its checkout.")],
+    torch_xla: Annotated[Path, typer.Argument(help="That of torch_xla.")],
+    pin: PinOption,
+    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
+    python: Annotated[str, typer.Option(metavar="PATH", help="The CPython that the wheels are for.")],
+    out: Annotated[Path, typer.Option(help="Where the output folder goes.")],
+    json_lines: JsonOption = False,
+) -> None:
+    """Make an output folder from the wheels that upstream's builds left: the last step of a build from source."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        assemble(pin, target.value, python, wheels=(torch, torch_xla), out=out, console=console)
 
 
 @app.command("refresh")
@@ -358,6 +423,10 @@ def _boundary(console: Console) -> Iterator[Console]:
     except KeyboardInterrupt:
         console.warn("stopped; the output folder is as it was")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    except BrokenPipeError:
+        # Whoever read the output has enough of it (head); Python must not try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(128 + signal.SIGPIPE) from None
     except OSError as error:
         known = storage_error(error)
         if known is None:

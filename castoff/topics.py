@@ -49,6 +49,7 @@ class Topic:
         upstream: Where upstream speaks of it.
         drop_when: When it can go.
         requires: The topics that it builds on, as "project/name".
+        tests: The files of tests that prove it, from the root of the tree.
         pins: For each pin: "applies", "upstream", or "cannot: " and the reason.
         symbols: For each pin, what its overlay part shows.
         folder: Where it is.
@@ -62,6 +63,7 @@ class Topic:
     upstream: tuple[str, ...]
     drop_when: str
     requires: tuple[str, ...]
+    tests: tuple[str, ...]
     pins: dict[str, str]
     symbols: dict[str, Symbols]
     folder: Path
@@ -185,6 +187,7 @@ def _load(folder: Path, project: str) -> Topic:
         upstream=top.texts("upstream", r"https://\S+", example="https addresses"),
         drop_when=top.text("drop_when"),
         requires=top.texts("requires", rf"({'|'.join(PROJECTS)})/{_TOPIC_NAME}", example="'project/name'"),
+        tests=top.texts("tests", r"tests/\S+\.py", example="paths like 'tests/ir/test_x.py'"),
         pins={
             name: pins.text(
                 name, r"(?s)applies|upstream|cannot: .*\S.*", example="'applies', 'upstream' or 'cannot: reason'"

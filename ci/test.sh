@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Installs what ./build.sh built into fresh environments and runs every test.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR]
+#   ./build.sh --target cpu && ./build.sh --target cpu --pin 2.6 && ./ci/test.sh [--keep DIR]
 #
 #   --keep DIR  put the environments into DIR and leave them there, to run one test by hand
 #
 # Besides what the build needs it needs valgrind, and installs it with apt-get if it may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
+unset PYTHONDONTWRITEBYTECODE
 
 usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
@@ -100,6 +102,15 @@ section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile benc
   --topology v5e:2x2 --python "$work/patched/bin/python"
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
+older_environment() { # kind
+  .venv/bin/python ci/environment.py "$1" "$work/$1-2.6" --pin 2.6 --dist dist/2.6-cpu
+}
+
+for kind in patched stock; do
+  section "environment of pin 2.6: $kind" older_environment "$kind"
+done
+section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
+  ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
 section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'the cost of unused topics' \

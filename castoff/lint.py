@@ -1,0 +1,145 @@
+"""What every topic owes beyond the schema of its topic.toml: reasons, small hunks, tests that prove it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.topics import Topic, load_topics
+
+MOST_ADDED = 12
+"""Lines that one hunk may add: it is a call site, the logic is in files of the topic's own."""
+MOST_CONTEXT = 3
+"""Unchanged lines on either side by which a hunk finds its place."""
+
+_MARKER = "fails_on_stock"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a topic owes.
+
+    Attributes:
+        topic: The topic's full name, "project/name".
+        expected: What was expected.
+        found: What is there.
+        next_step: What to do.
+    """
+
+    topic: str
+    expected: str
+    found: str
+    next_step: str
+
+
+def lint_topics(root: Path) -> list[Finding]:
+    """Return what the topics of a tree owe, topic by topic; nothing if all is well.
+
+    Args:
+        root: The tree, with ``patches``, ``pins``, ``tests`` and ``CHANGELOG.md``.
+
+    Raises:
+        TopicError: A topic.toml is malformed.
+    """
+    pins = sorted(path.stem for path in (root / "pins").glob("*.toml"))
+    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog)
+    return [
+        Finding(topic.key, *finding)
+        for topic in load_topics(root / "patches")
+        for check in checks
+        for finding in check(topic, root, pins)
+    ]
+
+
+Owed = Iterator[tuple[str, str, str]]
+
+
+def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+    if topic.kind != "never" and not topic.upstream:
+        yield (
+            f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
+            "no `upstream`",
+            "Link the issue, the pull request or the release where upstream speaks of it.",
+        )
+
+
+def _pins(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+    for pin in pins:
+        if pin not in topic.pins:
+            yield f'"{pin}" under [pins]', "no such key", "Say there whether the topic applies, or why it cannot."
+
+
+def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+    for pin in pins:
+        patch = topic.hunks(pin)
+        for name, lines in _hunks_of(patch) if patch else ():
+            added = sum(line.startswith("+") for line in lines)
+            if added > MOST_ADDED:
+                yield (
+                    f"a hunk that adds at most {MOST_ADDED} lines ({pin}, {name})",
+                    f"{added} lines",
+                    "Move them into a file of the topic's own, and call it.",
+                )
+            context = max(_leading_context(lines), _leading_context(lines[::-1]))
+            if context > MOST_CONTEXT:
+                yield (
+                    f"at most {MOST_CONTEXT} lines of context on either side ({pin}, {name})",
+                    f"{context} lines",
+                    f"Write it with `castoff refresh {topic.name}`.",
+                )
+
+
+def _hunks_of(patch: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each hunk of a patch: the file and lines that it is for, and its own lines."""
+    file = name = ""
+    lines: list[str] = []
+    for line in patch.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("diff ", "@@")):
+            if lines:
+                yield name, lines
+            lines = []
+        if line.startswith("+++ "):
+            file, lines = line.removeprefix("+++ b/"), []
+        elif line.startswith("@@"):
+            name = f"{file} {line.split(' @@')[0].removeprefix('@@ ')}"
+        elif line.startswith(("+", "-", " ")) and not line.startswith("--- "):
+            lines.append(line)
+        elif not line:
+            lines.append(" ")
+    if lines:
+        yield name, lines
+
+
+def _leading_context(lines: list[str]) -> int:
+    return next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+
+
+def _tests(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    if not topic.tests:
+        yield "`tests`, the files that prove the topic", "none", "Name them in topic.toml."
+        return
+    missing = [path for path in topic.tests if not (root / path).is_file()]
+    for path in missing:
+        yield f"{path}, which `tests` names", "no such file", "Mend the name, or write the test."
+    texts = [(root / path).read_text(encoding="utf-8") for path in topic.tests if path not in missing]
+    if not any(f"mark.{_MARKER}" in text for text in texts):
+        yield (
+            f"a test marked {_MARKER}, which ci/test.sh sees fail on stock wheels",
+            "none in `tests`",
+            "Mark the tests that show what the topic changes.",
+        )
+
+
+def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+    if topic.kind != "never" and not (topic.folder / "example.py").is_file():
+        yield (
+            "example.py, the program that the README shows before and after",
+            "no such file",
+            "Write the smallest program in which the topic shows.",
+        )
+
+
+def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    if f"`{topic.name}`" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
+        yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "Say under [Unreleased] what users get."
