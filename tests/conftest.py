@@ -28,6 +28,7 @@ else:
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches" / "torch_xla"
 TOPICS = {
+    "test_adamw_example": "wide-weight-grad",
     "test_amp_on_cpu": "amp-on-cpu",
     "test_checkpoint_on_xla": "checkpoint-on-xla",
     "test_dtype_properties": "mixed-operands",
