@@ -104,4 +104,6 @@ section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'the cost of unused topics' \
   .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost of exact-casts and native-mul' \
+  .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 echo "all is well, in $SECONDS s"

@@ -85,8 +85,8 @@ def round_trips(*tensors):
         elif match := _VIEW.match(line):
             operands[match[1]] = match[2]
     count = 0
-    for cast in sources:
-        source = sources[cast]
+    for cast, operand in sources.items():
+        source = operand
         while source in operands:
             source = operands[source]
         count += source in sources and dtypes[sources[source]] == dtypes[cast]

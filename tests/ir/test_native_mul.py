@@ -458,7 +458,7 @@ def test_a_backward_follows_its_own_block(forward, backward):
 
 @fails_on_stock
 def test_higher_derivatives():
-    (a, b), (x, y) = pair()
+    (_, b), (x, y) = pair()
     x.requires_grad_()
     y.requires_grad_()
     with experimental.native_mul_context():
@@ -565,7 +565,7 @@ def test_functionalization_off():
             "-p",
             "no:cacheprovider",
             "-k",
-            "kind or form or stays or autograd or block or broadcasts",
+            "kind or form or else or autograd or block or broadcasts",
         ],
         Path(__file__),
         XLA_DISABLE_FUNCTIONALIZATION="1",

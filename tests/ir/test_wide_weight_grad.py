@@ -80,9 +80,7 @@ def test_linear_accumulates_a_float32_dot():
         torch_xla.sync()
         x, g = on_device(numbers(4, 8, seed=seed)), on_device(numbers(4, 16, seed=seed))
         F.linear(x, w).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    assert_expected_inline(ir(w.grad), """\
 %0 = f32[] prim::Constant()
 %1 = bf16[4,16] xla::device_data()
 %2 = bf16[4,8] xla::device_data()
@@ -93,11 +91,8 @@ def test_linear_accumulates_a_float32_dot():
 %7 = f32[8,16] aten::permute(%6)
 %8 = f32[16,8] aten::permute(%7)
 return %8
-""",
-    )
-    assert_expected_inline(
-        hlo(w.grad),
-        """\
+""")
+    assert_expected_inline(hlo(w.grad), """\
 %0 = f32[16,8] parameter(2)
 %1 = bf16[4,8] parameter(1)
 %2 = bf16[4,16] parameter(0)
@@ -110,8 +105,7 @@ return %8
 %9 = f32[8,16] transpose(%8), dimensions={1,0}
 %10 = f32[16,8] transpose(%9), dimensions={1,0}
 ROOT %11 = (f32[16,8]) tuple(%10)
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -121,9 +115,7 @@ def test_convolution_accumulates_a_float32_convolution():
         torch_xla.sync()
         x, g = on_device(numbers(2, 4, 8, 8, seed=seed)), on_device(numbers(2, 6, 8, 8, seed=seed))
         F.conv2d(x, w, padding=1).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    assert_expected_inline(ir(w.grad), """\
 %0 = f32[] prim::Constant()
 %1 = bf16[2,6,8,8] xla::device_data()
 %2 = bf16[2,4,8,8] xla::device_data()
@@ -131,17 +123,14 @@ def test_convolution_accumulates_a_float32_convolution():
 %4 = f32[6,4,3,3] xla::device_data()
 %5 = f32[6,4,3,3] aten::add(%4, %3, %0)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_einsum_has_one_dot():
     w, x, g = wide(numbers(8, 4, 6)), on_device(numbers(2, 5, 8)), on_device(numbers(2, 5, 4, 6))
     torch.einsum("bsi,ihd->bshd", x, w).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    assert_expected_inline(ir(w.grad), """\
 %0 = bf16[2,5,4,6] xla::device_data()
 %1 = bf16[10,24] aten::view(%0)
 %2 = bf16[2,5,8] xla::device_data()
@@ -149,24 +138,20 @@ def test_einsum_has_one_dot():
 %4 = f32[8,24] xla::dot_general(%3, %1)
 %5 = f32[8,4,6] aten::view(%4)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_a_bias_is_summed_in_float32():
     w, b = wide(numbers(16, 8)), wide(numbers(16))
     F.linear(on_device(numbers(4, 8)), w, b).backward(on_device(numbers(4, 16)))
-    assert_expected_inline(
-        ir(b.grad),
-        """\
+    assert_expected_inline(ir(b.grad), """\
 %0 = bf16[4,16] xla::device_data()
 %1 = f32[4,16] xla::cast(%0)
 %2 = f32[1,16] aten::sum(%1)
 %3 = f32[16] aten::view(%2)
 return %3
-""",
-    )
+""")
 
 
 @fails_on_stock
