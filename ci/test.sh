@@ -128,6 +128,7 @@ for pin in 2.6 2.1; do
   section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" --stock tests/ir tests/torch
+  section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
 done
 [[ $skipped == *2.1* ]] ||
   on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
