@@ -133,6 +133,7 @@ done
   on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
 [[ $skipped == *2.6* ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
   ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
+section 'the programs in the docs' in_environment patched tests/docs
 section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \
   --patched "$work/patched/bin/python" "${on_2_1[@]}"

@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def programs():
@@ -19,7 +20,7 @@ def programs():
             text = path.read_text(encoding="utf-8")
             for match in PROGRAM.finditer(text):
                 line = text.count("\n", 0, match.start()) + 1
-                yield pytest.param(match[1], id=f"{path.name}:{line}")
+                yield pytest.param(textwrap.dedent(match[2]), id=f"{path.name}:{line}")
 
 
 @pytest.mark.parametrize("program", programs())
