@@ -7,11 +7,12 @@ import ctypes
 import gc
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from side_by_side import need_valgrind
 
 REQUESTS = """
 #include "callgrind.h"
@@ -26,8 +27,7 @@ def count(python: Path, program: Path, *arguments: str, **environment: str) -> i
     Raises:
         SystemExit: There is no valgrind, or the program failed.
     """
-    if shutil.which("valgrind") is None:
-        raise SystemExit("expected valgrind on PATH, found none; install it (apt-get install valgrind)")
+    need_valgrind()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "callgrind"
         valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={output}"]
