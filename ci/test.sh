@@ -140,6 +140,10 @@ section 'README: before and after' \
   --patched "$work/patched/bin/python" "${on_2_1[@]}"
 section 'the cost of unused topics' \
   .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost of exact-casts and native-mul' \
+  .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost and the accuracy of wide-weight-grad' \
+  .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 if [[ -n $skipped ]]; then
   echo "NOT TESTED: pin$skipped, for want of a CPython. All the rest is well, in $SECONDS s"
 else
