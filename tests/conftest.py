@@ -36,6 +36,7 @@ TOPICS = {
     "test_matmul_out_dtype": "matmul-out-dtype",
     "test_matmul_out_dtype_autograd": "matmul-out-dtype",
     "test_mixed_operands": "mixed-operands",
+    "test_native_mul": "native-mul",
     "test_out_dtype_op": "out-dtype-op",
     "test_wide_grads_module": "wide-weight-grad",
     "test_wide_grads_sharded": "wide-weight-grad",
