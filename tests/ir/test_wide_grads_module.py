@@ -1,5 +1,7 @@
 """torch_xla.amp.wide_grads, and wide gradients in modules: checkpointed, under autocast, trained with AdamW."""
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -8,6 +10,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
+import torch._dynamo.compiled_autograd
 import torch_xla
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
@@ -253,6 +256,62 @@ def test_micro_batches(way):
         torch_xla.sync()
         exact += g.double().t() @ x.double()
     assert ((module.weight.grad.cpu().double() - exact).norm() / exact.norm()).item() < 1e-6
+
+
+# ---- torch.compile
+
+
+def by_way_of_openxla(module):
+    return torch.compile(module, backend="openxla"), contextlib.nullcontext()
+
+
+def with_a_compiled_backward(module):
+    compiled_autograd = torch._dynamo.compiled_autograd
+    compile_backward = functools.partial(torch.compile, backend="openxla")
+    return torch.compile(module, backend="openxla"), compiled_autograd._enable(compile_backward)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("way", [by_way_of_openxla, with_a_compiled_backward], ids=lambda way: way.__name__)
+def test_compiled_micro_batches(way):
+    """The dot is in the compiled graph: float32 comes out of it, and is as exact as in eager mode."""
+    torch._dynamo.reset()
+    weight = data(32, 64)
+    module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
+    with torch.no_grad():
+        module.weight.copy_(weight)
+    module.to(DEVICE)
+    wide_grads(module)
+    compiled, context = way(module)
+    exact = torch.zeros(32, 64, dtype=f64)
+    with context:
+        for step in range(4):
+            x, g = data(16, 64, seed=step), data(16, 32, seed=1000 + step)
+            compiled(x.to(DEVICE)).backward(g.to(DEVICE))
+            assert "xla::cast" not in ir(module.weight.grad)
+            torch_xla.sync()
+            exact += g.double().t() @ x.double()
+    assert module.weight.grad.dtype == f32
+    assert ((module.weight.grad.cpu().double() - exact).norm() / exact.norm()).item() < 1e-6
+
+
+@fails_on_stock
+def test_compiled_gradients_are_the_eager_ones():
+    """Of a block with biases, also after its grad_dtype was taken back."""
+    torch._dynamo.reset()
+    x, g = data(64, 16), data(64, 8, seed=2)
+    for enabled in (True, False):
+        ends = []
+        for run in (lambda module: module, lambda module: torch.compile(module, backend="openxla")):
+            module = block().to(DEVICE)
+            wide_grads(module)
+            wide_grads(module, enabled=enabled)
+            run(module)(x.to(DEVICE)).backward(g.to(DEVICE))
+            torch_xla.sync()
+            ends.append([p.grad.cpu() for p in module.parameters()])
+        for eager, compiled in zip(*ends, strict=True):
+            assert eager.dtype == compiled.dtype == (f32 if enabled else bf16)
+            torch.testing.assert_close(eager, compiled, rtol=1e-6 if enabled else 1e-2, atol=1e-5 if enabled else 1e-2)
 
 
 # ---- XLAPatchedLinear
