@@ -39,7 +39,7 @@ def constraints(but: Sequence[str]) -> str:
     lock = (ROOT / "ci" / "requirements.lock").read_text(encoding="utf-8")
     names = {Requirement(line).name for line in but}
     return "\n".join(
-        line for line in re.findall(r"^[\w.-]+==[^\s;\\]+", lock, re.M) if line.split("==")[0] not in names
+        line for line in re.findall(r"^[\w.-]+==[^\s;\\]+", lock, re.MULTILINE) if line.split("==")[0] not in names
     )
 
 

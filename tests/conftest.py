@@ -37,6 +37,7 @@ TOPICS = {
     "test_mixed_operands": "mixed-operands",
     "test_out_dtype_op": "out-dtype-op",
     "test_wide_grads_module": "wide-weight-grad",
+    "test_wide_grads_sharded": "wide-weight-grad",
     "test_wide_weight_grad": "wide-weight-grad",
 }
 """The topic that a module's tests are of, for topics that not every pin has."""

@@ -83,4 +83,4 @@ def test_the_readme_has_our_own_pins() -> None:
         names = dict.fromkeys(f"`{topic.name}`" for topic in topics if topic.applies(pin))
         cell = "all" if len(names) == len({topic.name for topic in topics}) else ", ".join(names)
         pythons = ", ".join(load_pin(ROOT / "pins", pin).pythons)
-        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| {cell} \|$", readme, re.M), pin
+        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| {cell} \|$", readme, re.MULTILINE), pin
