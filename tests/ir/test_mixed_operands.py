@@ -288,10 +288,15 @@ def test_gradients(name):
     function, *shapes = OPERATIONS[name]
     for usual, other in ((bf16, f32), (f32, bf16)):
         for place in range(len(shapes)):
-            leaves = operands(name, [other if i == place else usual for i in range(len(shapes))], DEVICE, grad=True)
+            dtypes = [other if i == place else usual for i in range(len(shapes))]
+            leaves = operands(name, dtypes, DEVICE, grad=True)
             try:
                 result = function(*leaves)
             except RuntimeError:
+                continue
+            if name == "huber_loss" and len(set(dtypes)) > 1:  # whose backward the CPU refuses, too
+                with pytest.raises(RuntimeError, match="Found dtype"):
+                    result.sum().backward()
                 continue
             grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
             for leaf, grad in zip(leaves, grads, strict=True):
