@@ -410,6 +410,7 @@ def work(rank, port):
             use_orig_params=original, device_id=torch.device("cpu"),
         )
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, foreach=False)
+        loss = torch.tensor(0.0)  # gloo of torch 2.1 refuses bfloat16 before there is one
         try:
             for _ in range(3):
                 optimizer.zero_grad()
