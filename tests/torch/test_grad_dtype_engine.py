@@ -182,8 +182,9 @@ def test_fake_tensors_take_it_over(wanted):
 def test_a_fake_leaf_that_was_made_with_a_view_of_it_takes_it_over():
     w = torch.ones(3, 2, requires_grad=True)
     w.grad_dtype = BF16
+    real_view = w.t()
     with FakeTensorMode() as mode:
-        view = mode.from_tensor(w.t())
+        view = mode.from_tensor(real_view)
         fake = mode.from_tensor(w)
     assert view._base is fake
     assert fake.grad_dtype is BF16

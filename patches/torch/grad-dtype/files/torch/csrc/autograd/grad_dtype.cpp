@@ -137,8 +137,8 @@ const at::Tensor* leaf_behind(const Edge& edge) {
   return &static_cast<AccumulateGrad*>(node)->variable;
 }
 
-// requires_grad marks what was asked for, "any" or the dtype that the options name: torch never sets
-// it there, and compiled autograd packs it.
+// requires_grad marks what was asked for, "any" or the dtype that the options name: torch never
+// sets it there, and compiled autograd packs it.
 constexpr bool kAnyMark = true;
 constexpr bool kDtypeMark = false;
 

@@ -55,8 +55,7 @@ class WideConvolution final : public Formula {
   void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
                      variable_list& results) const override {
     const Tensor &x = saved[0], &w = saved[1];
-    std::array<bool, 3> narrow{wants.any[0], wants.any[1],
-                               bias_sizes.has_value() && wants.any[2]};
+    std::array<bool, 3> narrow{wants.any[0], wants.any[1], bias_sizes.has_value() && wants.any[2]};
     if (wants.wide[1]) {
       narrow[1] = false;
       results[1] = weight_grad(grad, x, w, stride, padding, dilation, transposed, groups);

@@ -18,9 +18,8 @@ class WideEmbedding final : public Formula {
   void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
                      variable_list& results) const override {
     if (!wants.any[0]) return;
-    results[0] =
-        at::_ops::embedding_dense_backward::call(wants.wide[0] ? to_float(grad) : grad, saved[0],
-                                                 rows, padding_idx, scale_grad_by_freq);
+    results[0] = at::_ops::embedding_dense_backward::call(
+        wants.wide[0] ? to_float(grad) : grad, saved[0], rows, padding_idx, scale_grad_by_freq);
   }
   void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(rows.guard_int(__FILE__, __LINE__));

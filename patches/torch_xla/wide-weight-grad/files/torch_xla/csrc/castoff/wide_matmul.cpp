@@ -95,8 +95,7 @@ Tensor product(DispatchKeySet keys, const Tensor& lhs, const Tensor& rhs) {
   }
   const auto node = make_node(formula_of<Op>(), lhs, rhs);
   node->save_factors(0, lhs, rhs);
-  return record(node,
-                [&] { return Op::redispatch(keys & c10::after_autograd_keyset, lhs, rhs); });
+  return record(node, [&] { return Op::redispatch(keys & c10::after_autograd_keyset, lhs, rhs); });
 }
 
 template <class Op>

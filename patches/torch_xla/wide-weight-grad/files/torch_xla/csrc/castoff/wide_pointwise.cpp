@@ -10,8 +10,8 @@ namespace {
 
 using at::Scalar;
 
-// Of [addend +] value * lhs * rhs, the two of which it saves. What was broadcast the engine sums up,
-// in the dtype it is in.
+// Of [addend +] value * lhs * rhs, the two of which it saves. What was broadcast the engine sums
+// up, in the dtype it is in.
 class WideMul final : public Formula {
  public:
   std::string name() const override {

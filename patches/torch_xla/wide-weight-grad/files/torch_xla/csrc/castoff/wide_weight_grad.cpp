@@ -92,15 +92,15 @@ variable_list WideNode::apply_with_saved(const variable_list& grads,
   const auto& compiler = compiled::getPyCompilerInterface();
   saved.before(saved_);
   const variable_list tensors = unpack();
-  const std::string function = compiler->bind_function(
-      saved.get_py_compiler(), formula_->name(), call,
-      std::vector<at::TypePtr>(tensors.size(), at::TensorType::get()),
-      /*is_custom_function=*/true, /*is_traceable=*/true);
-  const auto metadata = compiled::IValuePacker<std::vector<std::optional<
-      torch::autograd::InputMetadata>>>::pack(compiled::get_input_metadata(next_edges()));
-  auto results =
-      compiler->call_function(saved.get_py_compiler(), "apply_functional", function, grads,
-                              {tensors.begin(), tensors.end()}, metadata);
+  const std::string function =
+      compiler->bind_function(saved.get_py_compiler(), formula_->name(), call,
+                              std::vector<at::TypePtr>(tensors.size(), at::TensorType::get()),
+                              /*is_custom_function=*/true, /*is_traceable=*/true);
+  const auto metadata =
+      compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+          compiled::get_input_metadata(next_edges()));
+  auto results = compiler->call_function(saved.get_py_compiler(), "apply_functional", function,
+                                         grads, {tensors.begin(), tensors.end()}, metadata);
   saved.after(saved_);
   return results;
 }

@@ -112,7 +112,8 @@ class WideNode final : public Node {
   void save(const std::optional<Tensor>& t, bool is_needed = true, bool is_output = false) {
     saved_.push_back(is_needed ? SavedVariable(t, is_output) : SavedVariable());
   }
-  // Saves two factors that are operands `first` and the one after it, each for the other's gradient.
+  // Saves two factors that are operands `first` and the one after it, each for the other's
+  // gradient.
   void save_factors(size_t first, const Tensor& lhs, const Tensor& rhs) {
     save(lhs, should_compute_output(first + 1));
     save(rhs, should_compute_output(first));
