@@ -552,6 +552,7 @@ def test_compiled_backward_of_a_norm(captures):
     for backward in (contextlib.nullcontext, functools.partial(compiled_backward, "eager")):
         leaves, _, _ = accumulate(function, shape, *weights, backward=backward)
         grads.append([leaf.grad.cpu() for leaf in leaves])
+    assert {grad.dtype for grad in grads[1]} == {f32}
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
     assert captures() == 2
 
@@ -583,7 +584,7 @@ def test_compiled_backward_with_other_constants(captures):
     assert captures() == 3
 
 
-@fails_on_stock
+@passes_on_stock
 def test_compiled_backward_frees_what_was_saved():
     output = F.linear(on_device(numbers(16, 8)), wide(numbers(6, 8))).sum()
     with compiled_backward("eager"):
