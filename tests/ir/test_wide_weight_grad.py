@@ -4,6 +4,8 @@ Every reference is the same program in float64 on the CPU, of the same bfloat16 
 go in are bfloat16 too, so all that may differ is the order of float32 sums.
 """
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -14,10 +16,12 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
+import torch._dynamo.compiled_autograd
 import torch.nn.functional as F  # noqa: N812 - as everyone calls it
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from torch._dynamo.utils import counters
 from torch.autograd import forward_ad
 
 DEVICE = torch_xla.device()
@@ -287,7 +291,9 @@ NORMS = {
 ROUNDED_FORWARD = {"layer_norm", "group_norm", "rms_norm"}
 
 
-def accumulate(function, shape, *weights, dtype=bf16, steps=2, context=torch.enable_grad):
+def accumulate(
+    function, shape, *weights, dtype=bf16, steps=2, context=torch.enable_grad, backward=contextlib.nullcontext
+):
     """Weights after ``steps`` micro-batches with their float64 gradients, and the last input."""
     values = [numbers(*weight, dtype=dtype, seed=7) for weight in weights]
     leaves = [wide(value) for value in values]
@@ -300,7 +306,8 @@ def accumulate(function, shape, *weights, dtype=bf16, steps=2, context=torch.ena
             output = function(device_x, *leaves)
         grad = numbers(*output.shape, dtype=output.dtype, seed=seed)
         device_grad = on_device(grad)
-        output.backward(device_grad)
+        with backward():
+            output.backward(device_grad)
         gradients = in_float64(function, [x, *values], grad)[1:]
         expected = [total + gradient for total, gradient in zip(expected, gradients, strict=True)]
     return leaves, expected, device_x
@@ -473,6 +480,118 @@ def test_double_backward(case):
     assert device_x.grad.dtype == upstream.grad.dtype == bf16
     assert error(device_x.grad, x64.grad) <= 5e-3
     assert error(upstream.grad, g64.grad) <= 5e-3
+
+
+# ---- compiled autograd, of graphs that were made eagerly
+
+
+def compiled_backward(backend):
+    return torch._dynamo.compiled_autograd._enable(functools.partial(torch.compile, backend=backend))
+
+
+@pytest.fixture
+def captures():
+    """How many backward graphs compiled autograd has made in this test."""
+    torch._dynamo.reset()
+    torch._dynamo.compiled_autograd.reset()
+    counters.clear()
+    return lambda: counters["compiled_autograd"]["captures"]
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "openxla"])
+
+COMPILED = {
+    **{
+        name: PRODUCTS[name]
+        for name in ("linear", "linear in 3-D with bias", "mv", "addmm", "baddbmm", "chunk", "twice")
+    },
+    **{name: CONVOLUTIONS[name] for name in ("conv2d with bias", "conv_transpose2d")},
+    **{equation: EINSUMS[equation] for equation in ("bsi,ihd->bshd", "bei,eio->beo")},
+    "batch_norm": NORMS["batch_norm"],
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_backward(name, captures):
+    """One graph for the first gradient and one for those that are added to it; the others find that one."""
+    check(COMPILED[name], steps=4, backward=functools.partial(compiled_backward, "eager"))
+    assert captures() == 2
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", ["linear", "addmm", "conv2d with bias", "bsi,ihd->bshd"])
+def test_compiled_backward_by_openxla(name, captures):
+    """All of it is in the compiled graph. On stock too, that takes no sizes, which view and chunk would put there."""
+    leaves = check(COMPILED[name], steps=3, backward=functools.partial(compiled_backward, "openxla"))
+    assert captures() == 2
+    if name == "linear":
+        assert "xla::cast" not in ir(leaves[0].grad)
+
+
+@fails_on_stock
+@BACKENDS
+def test_compiled_backward_of_an_embedding(backend, captures):
+    w, leaf, expected = numbers(10, 4), wide(numbers(10, 4)), torch.zeros(10, 4, dtype=f64)
+    for seed in range(4):
+        ids, g = torch.arange(24).mul(seed + 1).remainder(7).view(4, 6), numbers(4, 6, 4, seed=seed)
+        output = F.embedding(on_device(ids), leaf, padding_idx=3)
+        with compiled_backward(backend):
+            output.backward(on_device(g))
+        expected += in_float64(lambda weight, ids=ids: F.embedding(ids, weight, padding_idx=3), [w], g)[0]
+    assert leaf.grad.dtype == f32
+    assert error(leaf.grad, expected) <= 1e-6
+    assert captures() == 2
+
+
+@fails_on_stock
+def test_compiled_backward_of_a_norm(captures):
+    """It has the same bfloat16 rounding in the forward pass as eagerly, so the same gradients."""
+    function, shape, *weights = NORMS["layer_norm"]
+    grads = []
+    for backward in (contextlib.nullcontext, functools.partial(compiled_backward, "eager")):
+        leaves, _, _ = accumulate(function, shape, *weights, backward=backward)
+        grads.append([leaf.grad.cpu() for leaf in leaves])
+    assert {grad.dtype for grad in grads[1]} == {f32}
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+    assert captures() == 2
+
+
+@fails_on_stock
+def test_compiled_backward_asks_when_the_gradient_arrives(captures):
+    """The graph of a float32 gradient is not that of a bfloat16 one, though the nodes are the same."""
+    x, g = on_device(numbers(16, 8)), on_device(numbers(16, 6))
+    for dtype in (f32, bf16, f32):
+        leaf = wide(numbers(6, 8))
+        output = F.linear(x, leaf)
+        leaf.grad_dtype = dtype
+        with compiled_backward("eager"):
+            output.backward(g)
+        assert leaf.grad.dtype == dtype
+    assert captures() == 2
+
+
+@fails_on_stock
+def test_compiled_backward_with_other_constants(captures):
+    """What is no tensor is in the key of the cache."""
+    x, g = numbers(16, 8), numbers(16, 6)
+    for alpha in (1, 2, 3.5):
+        leaf = wide(numbers(8, 6))
+        output = torch.addmm(on_device(numbers(6)), on_device(x), leaf, alpha=alpha)
+        with compiled_backward("eager"):
+            output.backward(on_device(g))
+        assert error(leaf.grad, alpha * (x.double().t() @ g.double())) <= 1e-6
+    assert captures() == 3
+
+
+@passes_on_stock
+def test_compiled_backward_frees_what_was_saved():
+    output = F.linear(on_device(numbers(16, 8)), wide(numbers(6, 8))).sum()
+    with compiled_backward("eager"):
+        output.backward(retain_graph=True)
+        output.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            output.backward()
 
 
 # ---- views that are looked at

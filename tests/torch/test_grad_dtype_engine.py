@@ -179,6 +179,18 @@ def test_fake_tensors_take_it_over(wanted):
 
 
 @pytest.mark.fails_on_stock
+def test_a_fake_leaf_that_was_made_with_a_view_of_it_takes_it_over():
+    w = torch.ones(3, 2, requires_grad=True)
+    w.grad_dtype = BF16
+    real_view = w.t()
+    with FakeTensorMode() as mode:
+        view = mode.from_tensor(real_view)
+        fake = mode.from_tensor(w)
+    assert view._base is fake
+    assert fake.grad_dtype is BF16
+
+
+@pytest.mark.fails_on_stock
 def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     """4096 gradients of 1 + 2^-7: their sum is no bfloat16."""
     x = torch.zeros(4096, 1, dtype=BF16)

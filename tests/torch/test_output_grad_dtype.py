@@ -90,6 +90,24 @@ class TestDeclaration:
         assert [arrived(f) for f in (first, second, third)] == [(F32, True)] * 3
         assert w.grad.dtype is F32 and w.grad[0, 0].item() == EXACT
 
+    def test_a_broadcast_gradient_is_summed_in_it(self, leaf):
+        """4096 gradients of 1 + 2^-7: their sum is no bfloat16."""
+        function = declared(F32)
+
+        class Broadcast(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.expand(4096, 1).clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad
+
+        y = Broadcast.apply(function.apply(leaf(1, 1)))
+        y.backward(torch.full_like(y, 1 + 2**-7))
+        assert function.seen[0].dtype is F32
+        assert function.seen[0].item() == 4096 * (1 + 2**-7)
+
     def test_the_root_of_a_backward(self, leaf):
         for dtype, expected in ((F32, F32), (None, F64), (BF16, BF16)):
             function = declared(dtype)

@@ -145,9 +145,11 @@ def reset(tensor: torch.Tensor) -> None:
 
 
 def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
-    """A fake tensor takes over the grad_dtype of the plain leaf that it stands for."""
-    if not _ENABLED or type(real) not in (torch.Tensor, torch.nn.Parameter):
+    """A fake tensor takes over the grad_dtype of the plain leaf that it stands for, or is a view of."""
+    if not in_use() or type(real) not in (torch.Tensor, torch.nn.Parameter):
         return
+    if real._is_view() and fake._is_view():  # the base was made with the view, and will not come here
+        copy_to_fake(real._base, fake._base)
     if real.is_leaf and fake.is_leaf and is_set(real):
         _set(fake._cdata, _get(real._cdata))
 

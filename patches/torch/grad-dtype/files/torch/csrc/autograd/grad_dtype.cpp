@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/view_nodes.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <typeinfo>
@@ -136,12 +137,17 @@ const at::Tensor* leaf_behind(const Edge& edge) {
   return &static_cast<AccumulateGrad*>(node)->variable;
 }
 
-// requires_grad marks "any": torch never sets it there, and compiled autograd packs it and has it
-// in the key of its cache.
+// requires_grad marks what was asked for, "any" or the dtype that the options name: torch never
+// sets it there, and compiled autograd packs it.
 constexpr bool kAnyMark = true;
+constexpr bool kDtypeMark = false;
 
 bool asks_for_any(const std::optional<InputMetadata>& metadata) {
-  return metadata.has_value() && metadata->options().requires_grad_opt().value_or(false);
+  return metadata.has_value() && metadata->options().requires_grad_opt() == kAnyMark;
+}
+
+bool asks_for_dtype(const std::optional<InputMetadata>& metadata) {
+  return metadata.has_value() && metadata->options().requires_grad_opt() == kDtypeMark;
 }
 
 InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted,
@@ -150,9 +156,10 @@ InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted,
   if (wanted.is_of_tensor()) {
     return with_options(metadata, options, leaf);
   }
-  return with_options(
-      metadata, wanted.is_any() ? options.requires_grad(kAnyMark) : options.dtype(wanted.dtype()),
-      leaf);
+  return with_options(metadata,
+                      wanted.is_any() ? options.requires_grad(kAnyMark)
+                                      : options.dtype(wanted.dtype()).requires_grad(kDtypeMark),
+                      leaf);
 }
 
 c10::intrusive_ptr<State> state_behind(const Edge& edge) {
@@ -225,8 +232,8 @@ std::optional<Demand> demand_of_view(const Edge& edge, const Edge& behind) {
   return Demand{with_grad_dtype(recorded, wanted, /*leaf=*/{}), *behind.function};
 }
 
-// What the gradient that travels `edge` has to be, or nullopt if stock knows: it does where the
-// metadata that edge's own node recorded says it.
+// What the gradient that travels `edge` has to be, or nullopt if stock knows: it does where nothing
+// was asked for.
 std::optional<Demand> demand_behind(const Edge& edge) {
   if (!edge.function) {
     return std::nullopt;
@@ -239,7 +246,9 @@ std::optional<Demand> demand_behind(const Edge& edge) {
     return demand_of_view(edge, *behind);
   }
   const auto& recorded = edge.function->input_metadata(edge.input_nr);
-  return asks_for_any(recorded) ? std::optional<Demand>({recorded, *edge.function}) : std::nullopt;
+  return asks_for_any(recorded) || asks_for_dtype(recorded)
+             ? std::optional<Demand>({recorded, *edge.function})
+             : std::nullopt;
 }
 
 std::optional<InputMetadata> wanted_behind(const Edge& edge) {
@@ -265,7 +274,7 @@ InputMetadata accepting(const InputMetadata& metadata, const at::Tensor& grad,
 // one: the gradient of a broadcast bfloat16 bias with a float32 grad_dtype is a float32 sum.
 void widen_before_reducing(const InputMetadata& wanted, at::Tensor& grad) {
   const auto dtype = c10::typeMetaToScalarType(wanted.dtype());
-  if (!asks_for_any(wanted) && grad.layout() == at::kStrided && !wanted.is_nested_tensor() &&
+  if (asks_for_dtype(wanted) && grad.layout() == at::kStrided && !wanted.is_nested_tensor() &&
       grad.is_floating_point() && at::isFloatingType(dtype) &&
       c10::elementSize(dtype) > c10::elementSize(grad.scalar_type()) &&
       !wanted.is_same_shape(grad)) {
@@ -437,16 +446,20 @@ void LeafGradients::take(const edge_list& edges, variable_list& grads,
 }
 
 void LeafGradients::validate_into(variable_list& grads, const FormatError& format_error) {
-  for (size_t i = 0; i < taken_.size(); ++i) {
-    if (taken_[i].defined()) {
-      widen_before_reducing(*wanted_[i], taken_[i]);
-    }
-  }
+  widen_before_reducing(wanted_, taken_);
   const auto resolved = resolve_any(wanted_, taken_, format_error);
   validate_outputs(resolved ? *resolved : wanted_, taken_, format_error);
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (taken_[i].defined()) {
       grads[i] = std::move(taken_[i]);
+    }
+  }
+}
+
+void widen_before_reducing(const OptionalMetadata& metadata, variable_list& grads) {
+  for (size_t i = 0; i < std::min(metadata.size(), grads.size()); ++i) {
+    if (metadata[i] && grads[i].defined()) {
+      widen_before_reducing(*metadata[i], grads[i]);
     }
   }
 }

@@ -135,7 +135,7 @@ inline std::optional<KeepAcrossSetData> keep_across_set_data(const at::TensorBas
 }
 
 // For validate_outputs over edges: the gradients that go to leaves with a grad_dtype, to outputs
-// that take any dtype, or to views of either, leave `grads` before the stock validation (which
+// with a declared one, or to views of either, leave `grads` before the stock validation (which
 // skips undefined ones) and come back validated against the metadata that is wanted there, by the
 // stock validation over metadata.
 class LeafGradients {
@@ -159,6 +159,10 @@ class LeafGradients {
   OptionalMetadata wanted_;
   variable_list taken_;
 };
+
+// Casts the gradients that are summed over broadcast dimensions and were asked for in a wider dtype
+// than they have.
+void widen_before_reducing(const OptionalMetadata& metadata, variable_list& grads);
 
 // For validate_outputs over metadata, as a compiled backward calls it: a copy of `metadata` in
 // which "any" has become each gradient's own dtype, or nullopt where nothing asks for any. Throws

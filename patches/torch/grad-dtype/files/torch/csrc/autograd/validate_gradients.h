@@ -27,6 +27,7 @@ template <class Stock>
 void validate(const Stock& stock, const OptionalMetadata& metadata, variable_list& grads,
               const FormatError& format_error) {
   if (engine_in_use()) {
+    widen_before_reducing(metadata, grads);
     if (const auto resolved = resolve_any(metadata, grads, format_error)) {
       return stock(*resolved, grads, format_error);
     }

@@ -11,40 +11,35 @@
 namespace torch_xla::wide_weight_grad {
 namespace {
 
-class WideBatchNormBackward0 final : public WideNode {
+// Saves input, weight, running mean and variance, and the mean and inverse deviation that it used.
+class WideBatchNorm final : public Formula {
  public:
   std::string name() const override { return "WideBatchNormBackward0"; }
 
-  SavedVariable input, weight, running_mean, running_var, save_mean, save_invstd;
   bool training = false;
   double eps = 0;
 
- protected:
-  void differentiate(const Tensor& grad, variable_list& results) override {
-    const Tensor x = unpack(input), w = unpack(weight), mean = unpack(running_mean),
-                 var = unpack(running_var), saved_mean = unpack(save_mean),
-                 saved_invstd = unpack(save_invstd);
-    if (!grad.defined()) return;
-    std::array<bool, 3> narrow{wants(0), wants(1), wants(2)};
-    if (narrow[1] && wants_wide(1)) {
-      narrow[1] = false;
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
+    const Tensor &x = saved[0], &w = saved[1], &mean = saved[2], &var = saved[3];
+    const std::array<bool, 3> narrow{wants.any[0], wants.any[1] && !wants.wide[1],
+                                     wants.any[2] && !wants.wide[2]};
+    if (wants.wide[1]) {
       results[1] = to_float(grad).mul(normalized(x, mean, var)).sum(all_but_channels(x));
     }
-    if (narrow[2] && wants_wide(2)) {
-      narrow[2] = false;
+    if (wants.wide[2]) {
       results[2] = grad.sum(all_but_channels(x), /*keepdim=*/false, ScalarType::Float);
     }
     if (!narrow[0] && !narrow[1] && !narrow[2]) return;
-    auto stock = at::_ops::native_batch_norm_backward::call(grad, x, w, mean, var, saved_mean,
-                                                            saved_invstd, training, eps, narrow);
+    auto stock = at::_ops::native_batch_norm_backward::call(grad, x, w, mean, var, saved[4],
+                                                            saved[5], training, eps, narrow);
     if (narrow[0]) results[0] = std::get<0>(std::move(stock));
     if (narrow[1]) results[1] = std::get<1>(std::move(stock));
     if (narrow[2]) results[2] = std::get<2>(std::move(stock));
   }
-  void release() override {
-    for (auto* saved : {&input, &weight, &running_mean, &running_var, &save_mean, &save_invstd}) {
-      saved->reset_data();
-    }
+  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(training);
+    args.collect(eps);
   }
 
  private:
@@ -70,10 +65,6 @@ class WideBatchNormBackward0 final : public WideNode {
   }
 };
 
-SavedVariable save_optional(const std::optional<Tensor>& input) {
-  return SavedVariable(input, /*is_output=*/false);
-}
-
 std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor& input,
                                               const std::optional<Tensor>& weight,
                                               const std::optional<Tensor>& bias,
@@ -86,14 +77,13 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor&
     return Previous<Op>::call(keys, input, weight, bias, running_mean, running_var, training,
                               momentum, eps);
   }
-  const auto node = make_node<WideBatchNormBackward0>();
-  node->set_next_edges(torch::autograd::collect_next_edges(input, weight, bias));
-  node->input = save(input);
-  node->weight = save_optional(weight);
-  node->running_mean = save_optional(running_mean);
-  node->running_var = save_optional(running_var);
-  node->training = training;
-  node->eps = eps;
+  auto formula = std::make_shared<WideBatchNorm>();
+  formula->training = training;
+  formula->eps = eps;
+  const auto node = make_node(std::move(formula), input, weight, bias);
+  for (const auto& saved : {std::optional<Tensor>(input), weight, running_mean, running_var}) {
+    node->save(saved);
+  }
   auto results = [&] {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     return Op::redispatch(keys & c10::after_autograd_keyset, input, weight, bias, running_mean,
@@ -101,8 +91,8 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor&
   }();
   auto& [output, mean, invstd] = results;
   torch::autograd::set_history(std::vector<Tensor>{output, mean, invstd}, node);
-  node->save_mean = SavedVariable(mean, /*is_output=*/true);
-  node->save_invstd = SavedVariable(invstd, /*is_output=*/true);
+  node->save(mean, /*is_needed=*/true, /*is_output=*/true);
+  node->save(invstd, /*is_needed=*/true, /*is_output=*/true);
   return results;
 }
 

@@ -42,34 +42,37 @@ Tensor bias_grad(const Tensor& grad) {
   return grad.sum(dims, /*keepdim=*/false, ScalarType::Float);
 }
 
-class WideConvolutionBackward0 final : public WideNode {
+// Saves input and weight.
+class WideConvolution final : public Formula {
  public:
   std::string name() const override { return "WideConvolutionBackward0"; }
 
-  SavedVariable input, weight;
-  std::optional<std::vector<c10::SymInt>> bias_sizes;
+  std::optional<Ints> bias_sizes;
   Ints stride, padding, dilation, output_padding;
   bool transposed = false;
   int64_t groups = 1;
 
- protected:
-  void differentiate(const Tensor& grad, variable_list& results) override {
-    const Tensor x = unpack(input), w = unpack(weight);
-    if (!grad.defined()) return;
-    std::array<bool, 3> narrow{wants(0), wants(1), bias_sizes.has_value() && wants(2)};
-    if (narrow[1] && wants_wide(1)) {
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
+    const Tensor &x = saved[0], &w = saved[1];
+    std::array<bool, 3> narrow{wants.any[0], wants.any[1], bias_sizes.has_value() && wants.any[2]};
+    if (wants.wide[1]) {
       narrow[1] = false;
       results[1] = weight_grad(grad, x, w, stride, padding, dilation, transposed, groups);
     }
-    if (narrow[2] && wants_wide(2)) {
+    if (narrow[2] && wants.wide[2]) {
       narrow[2] = false;
       results[2] = bias_grad(grad);
     }
     add_narrow(grad, x, w, narrow, results);
   }
-  void release() override {
-    input.reset_data();
-    weight.reset_data();
+  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(bias_sizes);
+    for (const auto* values : {&stride, &padding, &dilation, &output_padding}) {
+      args.collect(*values);
+    }
+    args.collect(transposed);
+    args.collect(groups);
   }
 
  private:
@@ -80,7 +83,8 @@ class WideConvolutionBackward0 final : public WideNode {
     const auto symbolic = [](const Ints& values) { return c10::fromIntArrayRefSlow(values); };
     auto [of_input, of_weight, of_bias] = at::_ops::convolution_backward::call(
         grad, x, w,
-        bias_sizes ? at::OptionalSymIntArrayRef(*bias_sizes) : at::OptionalSymIntArrayRef(),
+        bias_sizes ? at::OptionalSymIntArrayRef(symbolic(*bias_sizes))
+                   : at::OptionalSymIntArrayRef(),
         symbolic(stride), symbolic(padding), symbolic(dilation), transposed,
         symbolic(output_padding), groups, mask);
     if (mask[0]) results[0] = std::move(of_input);
@@ -99,17 +103,17 @@ Tensor convolution(DispatchKeySet keys, const Tensor& input, const Tensor& weigh
     return Previous<Op>::call(keys, input, weight, bias, stride, padding, dilation, transposed,
                               output_padding, groups);
   }
-  const auto node = make_node<WideConvolutionBackward0>();
-  node->set_next_edges(torch::autograd::collect_next_edges(input, weight, bias));
-  node->input = save(input);
-  node->weight = save(weight);
-  if (bias && bias->defined()) node->bias_sizes = bias->sym_sizes().vec();
-  node->stride = ints(stride);
-  node->padding = ints(padding);
-  node->dilation = ints(dilation);
-  node->output_padding = ints(output_padding);
-  node->transposed = transposed;
-  node->groups = groups.guard_int(__FILE__, __LINE__);
+  auto formula = std::make_shared<WideConvolution>();
+  if (bias && bias->defined()) formula->bias_sizes = ints(bias->sym_sizes());
+  formula->stride = ints(stride);
+  formula->padding = ints(padding);
+  formula->dilation = ints(dilation);
+  formula->output_padding = ints(output_padding);
+  formula->transposed = transposed;
+  formula->groups = groups.guard_int(__FILE__, __LINE__);
+  const auto node = make_node(std::move(formula), input, weight, bias);
+  node->save(input);
+  node->save(weight);
   return record(node, [&] {
     return Op::redispatch(keys & c10::after_autograd_keyset, input, weight, bias, stride, padding,
                           dilation, transposed, output_padding, groups);

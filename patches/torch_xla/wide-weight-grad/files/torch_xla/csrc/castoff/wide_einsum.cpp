@@ -119,30 +119,25 @@ std::optional<Pair> parse(c10::string_view equation, const Tensor& lhs, const Te
   return valid && is_plain(pair, lhs, rhs) ? std::optional<Pair>(std::move(pair)) : std::nullopt;
 }
 
-class WideEinsumBackward0 final : public WideNode {
+// Saves the two operands.
+class WideEinsum final : public Formula {
  public:
+  explicit WideEinsum(Pair labels) : pair(std::move(labels)) {}
   std::string name() const override { return "WideEinsumBackward0"; }
 
-  void save_operands(const Tensor& lhs, const Tensor& rhs) {
-    if (should_compute_output(1)) saved_[0] = save(lhs);
-    if (should_compute_output(0)) saved_[1] = save(rhs);
-  }
-
-  Pair pair;
-
- protected:
-  void differentiate(const Tensor& grad, variable_list& results) override {
-    const std::array<Tensor, 2> operands{unpack(saved_[0]), unpack(saved_[1])};
-    if (!grad.defined()) return;
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
     for (size_t i = 0; i < 2; ++i) {
-      if (!wants(i)) continue;
-      results[i] = wants_wide(i) ? wide_gradient(grad, operands[1 - i], i)
+      if (!wants.any[i]) continue;
+      results[i] = wants.wide[i] ? wide_gradient(grad, saved[1 - i], i)
                                  : at::_ops::einsum::call(pair.equation_of_gradient(i),
-                                                          {grad, operands[1 - i]}, std::nullopt);
+                                                          {grad, saved[1 - i]}, std::nullopt);
     }
   }
-  void release() override {
-    for (auto& saved : saved_) saved.reset_data();
+  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(pair.operands[0]);
+    args.collect(pair.operands[1]);
+    args.collect(pair.result);
   }
 
  private:
@@ -164,7 +159,7 @@ class WideEinsumBackward0 final : public WideNode {
     return made == wanted ? product : product.permute(positions(wanted, made));
   }
 
-  std::array<SavedVariable, 2> saved_;
+  const Pair pair;
 };
 
 // Any einsum as permutations and bmm, whose kernel is in wide_matmul.cpp.
@@ -188,10 +183,9 @@ Tensor einsum(DispatchKeySet keys, c10::string_view equation, at::TensorList ten
   }
   auto pair = tensors.size() == 2 ? parse(equation, tensors[0], tensors[1]) : std::nullopt;
   if (!pair) return by_way_of_bmm(equation, tensors, path);
-  const auto node = make_node<WideEinsumBackward0>();
-  node->pair = std::move(*pair);
-  node->set_next_edges(torch::autograd::collect_next_edges(tensors[0], tensors[1]));
-  node->save_operands(tensors[0], tensors[1]);
+  const auto node =
+      make_node(std::make_shared<const WideEinsum>(std::move(*pair)), tensors[0], tensors[1]);
+  node->save_factors(0, tensors[0], tensors[1]);
   return record(node, [&] {
     return at::_ops::einsum::redispatch(keys & c10::after_autograd_keyset, equation, tensors, path);
   });

@@ -6,23 +6,26 @@
 namespace torch_xla::wide_weight_grad {
 namespace {
 
-class WideEmbeddingBackward0 final : public WideNode {
+// Saves the indices.
+class WideEmbedding final : public Formula {
  public:
   std::string name() const override { return "WideEmbeddingBackward0"; }
 
-  SavedVariable indices;
   c10::SymInt rows;
   c10::SymInt padding_idx;
   bool scale_grad_by_freq = false;
 
- protected:
-  void differentiate(const Tensor& grad, variable_list& results) override {
-    const Tensor at = unpack(indices);
-    if (!grad.defined() || !wants(0)) return;
-    results[0] = at::_ops::embedding_dense_backward::call(wants_wide(0) ? to_float(grad) : grad, at,
-                                                          rows, padding_idx, scale_grad_by_freq);
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
+    if (!wants.any[0]) return;
+    results[0] = at::_ops::embedding_dense_backward::call(
+        wants.wide[0] ? to_float(grad) : grad, saved[0], rows, padding_idx, scale_grad_by_freq);
   }
-  void release() override { indices.reset_data(); }
+  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(rows.guard_int(__FILE__, __LINE__));
+    args.collect(padding_idx.guard_int(__FILE__, __LINE__));
+    args.collect(scale_grad_by_freq);
+  }
 };
 
 Tensor embedding(DispatchKeySet keys, const Tensor& weight, const Tensor& indices,
@@ -31,12 +34,12 @@ Tensor embedding(DispatchKeySet keys, const Tensor& weight, const Tensor& indice
     return Previous<at::_ops::embedding>::call(keys, weight, indices, padding_idx,
                                                scale_grad_by_freq, sparse);
   }
-  const auto node = make_node<WideEmbeddingBackward0>();
-  node->set_next_edges(torch::autograd::collect_next_edges(weight));
-  node->indices = save(indices);
-  node->rows = weight.sym_size(0);
-  node->padding_idx = padding_idx;
-  node->scale_grad_by_freq = scale_grad_by_freq;
+  auto formula = std::make_shared<WideEmbedding>();
+  formula->rows = weight.sym_size(0);
+  formula->padding_idx = padding_idx;
+  formula->scale_grad_by_freq = scale_grad_by_freq;
+  const auto node = make_node(std::move(formula), weight);
+  node->save(indices);
   return record(node, [&] {
     return at::_ops::embedding::redispatch(keys & c10::after_autograd_keyset, weight, indices,
                                            padding_idx, scale_grad_by_freq, sparse);

@@ -10,44 +10,35 @@ namespace {
 
 using at::Scalar;
 
-// Of [addend +] value * lhs * rhs. What was broadcast the engine sums up, in the dtype it is in.
-class WideMulBackward0 final : public WideNode {
+// Of [addend +] value * lhs * rhs, the two of which it saves. What was broadcast the engine sums
+// up, in the dtype it is in.
+class WideMul final : public Formula {
  public:
   std::string name() const override {
     return has_addend ? "WideAddcmulBackward0" : "WideMulBackward0";
   }
 
-  void save_factors(const Tensor& lhs, const Tensor& rhs) {
-    if (should_compute_output(first())) rhs_ = save(rhs);
-    if (should_compute_output(first() + 1)) lhs_ = save(lhs);
-  }
-
   bool has_addend = false;
   Scalar value = 1;
 
- protected:
-  void differentiate(const Tensor& grad, variable_list& results) override {
-    const Tensor lhs = unpack(lhs_), rhs = unpack(rhs_);
-    if (!grad.defined()) return;
-    if (has_addend && wants(0)) results[0] = grad;
-    if (wants(first())) results[first()] = of_factor(first(), grad, rhs);
-    if (wants(first() + 1)) results[first() + 1] = of_factor(first() + 1, grad, lhs);
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
+    const size_t first = has_addend ? 1 : 0;
+    if (has_addend && wants.any[0]) results[0] = grad;
+    for (const size_t which : {first, first + 1}) {
+      if (!wants.any[which]) continue;
+      const Tensor& other = saved[which == first ? 1 : 0];
+      results[which] =
+          wants.wide[which] ? scaled(to_float(grad).mul(other)) : grad.mul(scaled(other));
+    }
   }
-  void release() override {
-    lhs_.reset_data();
-    rhs_.reset_data();
+  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(has_addend);
+    args.collect(value);
   }
 
  private:
-  size_t first() const { return has_addend ? 1 : 0; }
-
-  Tensor of_factor(size_t which, const Tensor& grad, const Tensor& other) const {
-    if (wants_wide(which)) return scaled(to_float(grad).mul(other));
-    return grad.mul(scaled(other));
-  }
   Tensor scaled(const Tensor& t) const { return has_addend ? t.mul(value) : t; }
-
-  SavedVariable lhs_, rhs_;
 };
 
 Tensor mul(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
@@ -55,9 +46,8 @@ Tensor mul(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   if (!in_use() || (!is_wide(self) && !is_wide(other)) || has_forward_gradient(self, other)) {
     return Previous<Op>::call(keys, self, other);
   }
-  const auto node = make_node<WideMulBackward0>();
-  node->set_next_edges(torch::autograd::collect_next_edges(self, other));
-  node->save_factors(self, other);
+  const auto node = make_node(std::make_shared<const WideMul>(), self, other);
+  node->save_factors(0, self, other);
   return record(node,
                 [&] { return Op::redispatch(keys & c10::after_autograd_keyset, self, other); });
 }
@@ -69,11 +59,11 @@ Tensor addcmul(DispatchKeySet keys, const Tensor& self, const Tensor& tensor1,
       has_forward_gradient(self, tensor1, tensor2)) {
     return Previous<Op>::call(keys, self, tensor1, tensor2, value);
   }
-  const auto node = make_node<WideMulBackward0>();
-  node->has_addend = true;
-  node->value = value;
-  node->set_next_edges(torch::autograd::collect_next_edges(self, tensor1, tensor2));
-  node->save_factors(tensor1, tensor2);
+  auto formula = std::make_shared<WideMul>();
+  formula->has_addend = true;
+  formula->value = value;
+  const auto node = make_node(std::move(formula), self, tensor1, tensor2);
+  node->save_factors(1, tensor1, tensor2);
   return record(node, [&] {
     return Op::redispatch(keys & c10::after_autograd_keyset, self, tensor1, tensor2, value);
   });

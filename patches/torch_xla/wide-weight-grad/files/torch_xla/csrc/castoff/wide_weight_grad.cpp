@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 #include <vector>
 
 namespace torch_xla::wide_weight_grad {
@@ -25,6 +26,83 @@ bool is_wide(const Tensor& operand) {
 
 Tensor to_float(const Tensor& t) {
   return t.to(ScalarType::Float);
+}
+
+// ---- nodes
+
+namespace {
+
+variable_list gradients(const Formula& formula, const variable_list& grads,
+                        const variable_list& saved, const Wants& wants) {
+  variable_list results(wants.any.size());
+  if (grads[0].defined()) formula.differentiate(grads[0], saved, wants, results);
+  return results;
+}
+
+}  // namespace
+
+variable_list WideNode::apply(variable_list&& grads) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return gradients(*formula_, grads, unpack(), wants());
+}
+
+void WideNode::release_variables() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& saved : saved_) saved.reset_data();
+}
+
+Wants WideNode::wants() const {
+  Wants wants;
+  const auto narrow = c10::typeMetaToScalarType(input_metadata(0).dtype());
+  for (size_t i = 0; i < num_outputs(); ++i) {
+    wants.any.push_back(task_should_compute_output(i));
+    wants.wide.push_back(wants.any[i] && is_wide(next_edge(i), narrow));
+  }
+  return wants;
+}
+
+variable_list WideNode::unpack() {
+  variable_list tensors;
+  for (const auto& saved : saved_) tensors.push_back(saved.unpack(shared_from_this()));
+  return tensors;
+}
+
+// All but tensors is part of the key, so the graph below can hold it as constants.
+void WideNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const {
+  const Wants wanted = wants();
+  args.collect(formula_->name());
+  formula_->specialize(args);
+  for (size_t i = 0; i < num_outputs(); ++i) {
+    args.collect(static_cast<bool>(wanted.any[i]));
+    args.collect(static_cast<bool>(wanted.wide[i]));
+  }
+  args.collect(saved_, /*is_output=*/true);
+}
+
+// Puts one call into the graph. Dynamo leaves it there as it is, and AOTAutograd traces through it.
+variable_list WideNode::apply_with_saved(const variable_list& grads,
+                                         torch::dynamo::autograd::SwapSavedVariables& saved) {
+  namespace compiled = torch::dynamo::autograd;
+  const auto call = [formula = formula_, wanted = wants()](
+                        const variable_list& inputs, const std::vector<c10::IValue>& arguments) {
+    variable_list tensors;
+    for (const auto& argument : arguments) tensors.push_back(argument.toTensor());
+    return gradients(*formula, inputs, tensors, wanted);
+  };
+  const auto& compiler = compiled::getPyCompilerInterface();
+  saved.before(saved_);
+  const variable_list tensors = unpack();
+  const std::string function =
+      compiler->bind_function(saved.get_py_compiler(), formula_->name(), call,
+                              std::vector<at::TypePtr>(tensors.size(), at::TensorType::get()),
+                              /*is_custom_function=*/true, /*is_traceable=*/true);
+  const auto metadata =
+      compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+          compiled::get_input_metadata(next_edges()));
+  auto results = compiler->call_function(saved.get_py_compiler(), "apply_functional", function,
+                                         grads, {tensors.begin(), tensors.end()}, metadata);
+  saved.after(saved_);
+  return results;
 }
 
 // ---- contract

@@ -19,15 +19,16 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace torch_xla::wide_weight_grad {
 
@@ -70,39 +71,69 @@ bool has_forward_gradient(const Operands&... operands) {
 
 // ---- nodes
 
-// The base of the nodes: locks and frees what they saved as the nodes that torch generates do.
-class WideNode : public Node {
- public:
-  variable_list apply(variable_list&& grads) final {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    variable_list results(num_outputs());
-    differentiate(grads[0], results);
-    return results;
-  }
-  void release_variables() final {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    release();
-  }
-
- protected:
-  // Puts the gradients that are wanted into `results`. `grad` may be undefined.
-  virtual void differentiate(const Tensor& grad, variable_list& results) = 0;
-  virtual void release() = 0;
-
-  bool wants(size_t output) const { return task_should_compute_output(output); }
-  bool wants_wide(size_t output) const {
-    return is_wide(next_edge(output), c10::typeMetaToScalarType(input_metadata(0).dtype()));
-  }
-  Tensor unpack(const SavedVariable& saved) { return saved.unpack(shared_from_this()); }
+// Which of its gradients a node has to make, and which of these in float32.
+struct Wants {
+  std::vector<bool> any;
+  std::vector<bool> wide;
 };
 
-template <class NodeType>
-std::shared_ptr<NodeType> make_node() {
-  return std::shared_ptr<NodeType>(new NodeType(), torch::autograd::deleteNode);
-}
+// How an operator is differentiated: its arguments that are no tensors. Never changed once a node
+// has it, so a graph that compiled autograd has made of the node may keep it.
+class Formula {
+ public:
+  Formula() = default;
+  Formula(const Formula&) = delete;
+  Formula& operator=(const Formula&) = delete;
+  virtual ~Formula() = default;
 
-inline SavedVariable save(const Tensor& input) {
-  return SavedVariable(input, /*is_output=*/false);
+  virtual std::string name() const = 0;
+  // Puts the gradients that are wanted into `results`. `saved` is what WideNode::save was given,
+  // in that order.
+  virtual void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                             variable_list& results) const = 0;
+  // The members, for the key of compiled autograd's cache.
+  virtual void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const = 0;
+};
+
+// Locks and frees what it saved as the nodes that torch generates do.
+class WideNode final : public Node {
+ public:
+  WideNode(std::shared_ptr<const Formula> formula, torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)), formula_(std::move(formula)) {}
+
+  std::string name() const override { return formula_->name(); }
+  variable_list apply(variable_list&& grads) override;
+  void release_variables() override;
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
+  variable_list apply_with_saved(const variable_list& grads,
+                                 torch::dynamo::autograd::SwapSavedVariables& saved) override;
+
+  // Saves `t`; an undefined tensor, unless `is_needed`, holds its place.
+  void save(const std::optional<Tensor>& t, bool is_needed = true, bool is_output = false) {
+    saved_.push_back(is_needed ? SavedVariable(t, is_output) : SavedVariable());
+  }
+  // Saves two factors that are operands `first` and the one after it, each for the other's
+  // gradient.
+  void save_factors(size_t first, const Tensor& lhs, const Tensor& rhs) {
+    save(lhs, should_compute_output(first + 1));
+    save(rhs, should_compute_output(first));
+  }
+
+ private:
+  Wants wants() const;
+  variable_list unpack();
+
+  const std::shared_ptr<const Formula> formula_;
+  std::vector<SavedVariable> saved_;
+};
+
+// The node of an operator with these operands.
+template <class... Operands>
+std::shared_ptr<WideNode> make_node(std::shared_ptr<const Formula> formula,
+                                    const Operands&... operands) {
+  return std::shared_ptr<WideNode>(
+      new WideNode(std::move(formula), torch::autograd::collect_next_edges(operands...)),
+      torch::autograd::deleteNode);
 }
 
 // What `forward` gives below autograd, as the output of `node`.
