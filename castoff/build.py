@@ -242,6 +242,7 @@ def _make(
                         bases[project],
                         plan.wheel_version(project),
                         applied[project],
+                        requires=plan.pin.upstream(project).requires,
                         overlay=overlay,
                         libraries=libraries,
                         folder=place.folder,

@@ -29,6 +29,7 @@ from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
 from castoff.pin import load_pin
 from castoff.run import Runner
+from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
 from castoff.tpu.environment import compiler_environment, results
@@ -216,6 +217,15 @@ def lint_command(json_lines: JsonOption = False) -> None:
             console.result("every topic is well", {"findings": 0})
     if findings:
         raise typer.Exit(1)
+
+
+@app.command("status")
+def status_command(json_lines: JsonOption = False) -> None:
+    """Show which topic applies to which pin, is upstream there already, or cannot be there, and why."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        status = read_status(ROOT)
+        below = "\n".join(f"({number}) {reason}" for number, reason in enumerate(status.reasons(), start=1))
+        console.table(["topic", *status.pins], status.rows(), below, status.as_dict())
 
 
 @app.command("doctor")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
 
 from castoff.errors import CastoffError
 
@@ -113,6 +115,27 @@ class Console:
             self._event({"event": "result", **data})
         else:
             print(text, file=self._out, flush=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], below: str, data: dict[str, object]) -> None:
+        """Give a table as the result.
+
+        Args:
+            columns: The columns' titles.
+            rows: The cells of each row.
+            below: What is to be read under the table.
+            data: The same for a program.
+        """
+        if self._json or not self._out.isatty():
+            widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+            lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (columns, *rows)]
+            self.result("\n".join([*lines, "", below]).rstrip(), data)
+            return
+        table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
+        for row in rows:
+            table.add_row(*map(escape, row))
+        rich = RichConsole(file=self._out, highlight=False)
+        rich.print(table)
+        rich.print(escape(below))
 
     def error(self, error: CastoffError) -> None:
         """Show an error: what was expected, what was found, what to do."""

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from castoff.compile import Overlay
 from castoff.errors import VerifyError
 from castoff.fetch import BaseWheel, file_sha256
-from castoff.pin import Pin
+from castoff.pin import PROJECTS, Pin
 from castoff.repack import PatchedWheel
 from castoff.topics import Topic
 from castoff.verify import Verified, requirements
@@ -75,6 +75,7 @@ def wheels_key(
     """
     parts = [pin.name, version, *(base.pinned.sha256 for base in bases), *(overlay.key for overlay in overlays)]
     parts += [f"{topic.key} {topic.content_hash(pin.name)}" for topic in topics]
+    parts += [f"{project} requires {line}" for project in PROJECTS for line in pin.upstream(project).requires]
     parts += [file_sha256(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -41,6 +41,7 @@ class Upstream:
         commit: The commit of that tag, all 40 digits.
         source_package: Where its tree is too, for networks without the repository.
         platform: The oldest systems that its libraries run on, where those are others than the pin's.
+        requires: What it needs besides what its wheels say they require, as pip takes it.
     """
 
     project: str
@@ -50,6 +51,7 @@ class Upstream:
     commit: str
     source_package: SourcePackage | None = None
     platform: str | None = None
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,7 @@ def _upstream(top: Table, project: str) -> Upstream:
         commit=table.text("commit", r"[0-9a-f]{40}", example="a full git commit of 40 lower-case hex digits"),
         source_package=_source_package(table.table("source_package")) if table.has("source_package") else None,
         platform=_platform(table) if table.has("platform") else None,
+        requires=table.texts("requires", r"[\w.-]+([<>=]=?[\w.]+)?", example="requirements like 'numpy<2'"),
     )
     table.done()
     return release

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from castoff.fetch import BaseWheel, file_sha256
 from castoff.run import Runner
 from castoff.splice import splice
 from castoff.tools import tool
-from castoff.wheels import dist_info, replaced_version, replaced_version_module, updated_record
+from castoff.wheels import dist_info, replaced_version, replaced_version_module, updated_record, with_requirements
 
 GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
 """The library that `import torch` loads before any other, for everyone to see."""
@@ -67,6 +67,7 @@ def repack(
     version: str,
     applied: Applied,
     *,
+    requires: Sequence[str],
     overlay: Overlay | None,
     libraries: Mapping[str, bytes],
     folder: Path,
@@ -78,6 +79,7 @@ def repack(
         base: The upstream wheel.
         version: The version of the new one.
         applied: What the topics make of its Python files.
+        requires: What it requires besides what upstream's says.
         overlay: Its overlay, if it has one.
         libraries: Changed libraries, by member.
         folder: Where the wheel goes.
@@ -98,7 +100,8 @@ def repack(
         module = f"{project}/version.py"
         contents = {**applied.changed, **applied.added, **libraries}
         contents[module] = replaced_version_module(contents.get(module, archive.read(module)), version)
-        contents[f"{new_info}/METADATA"] = replaced_version(archive.read(f"{old_info}/METADATA"), version)
+        metadata = replaced_version(archive.read(f"{old_info}/METADATA"), version)
+        contents[f"{new_info}/METADATA"] = with_requirements(metadata, requires)
         if overlay is not None:
             contents[f"{project}/lib/{overlay_name(project)}"] = overlay.path.read_bytes()
         record = f"{new_info}/RECORD"

@@ -97,6 +97,20 @@ def updated_record(data: bytes, renames: Mapping[str, str], contents: Mapping[st
     return write_record(rows)
 
 
+def with_requirements(metadata: bytes, requires: Iterable[str]) -> bytes:
+    """Return a METADATA with further requirements.
+
+    Args:
+        metadata: The METADATA as it was.
+        requires: The requirements, as pip takes them.
+    """
+    lines = "".join(f"\nRequires-Dist: {line}" for line in requires).encode()
+    if not lines:
+        return metadata
+    head, separator, body = metadata.partition(b"\n\n")
+    return head.rstrip(b"\n") + lines + (separator or b"\n") + body
+
+
 def replaced_version(metadata: bytes, version: str) -> bytes:
     """Return a METADATA with another version.
 

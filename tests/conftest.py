@@ -4,15 +4,42 @@
 ``fails_on_stock`` must fail, because one that passes there proves nothing about the patched wheels;
 of the others those run that are marked ``passes_on_stock``.
 
+``fails_on_stock("2.1")`` is for what only that pin's stock wheels do not do: on the others it is ``passes_on_stock``.
+
+A module whose topic is not part of the pin in this environment is skipped, with the topic's own reason; a test
+marked ``since("2.6", what)`` where the release is older, as it lacks what the test needs.
+
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest's own
+
+PATCHES = Path(__file__).resolve().parent.parent / "patches" / "torch_xla"
+TOPICS = {
+    "test_amp_on_cpu": "amp-on-cpu",
+    "test_checkpoint_on_xla": "checkpoint-on-xla",
+    "test_dtype_properties": "mixed-operands",
+    "test_exact_casts": "exact-casts",
+    "test_matmul_out_dtype": "matmul-out-dtype",
+    "test_matmul_out_dtype_autograd": "matmul-out-dtype",
+    "test_mixed_operands": "mixed-operands",
+    "test_out_dtype_op": "out-dtype-op",
+    "test_wide_grads_module": "wide-weight-grad",
+    "test_wide_weight_grad": "wide-weight-grad",
+}
+"""The topic that a module's tests are of, for topics that not every pin has."""
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"
@@ -26,11 +53,29 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "fails_on_stock: shows a difference from stock wheels")
+    config.addinivalue_line("markers", "fails_on_stock(*pins): shows a difference from stock wheels (of these pins)")
     config.addinivalue_line("markers", "passes_on_stock: shows what is to be as in stock wheels")
+    config.addinivalue_line("markers", "since(release, what): needs what torch has since that release")
+    config.release = torch_release()
     config.no_device = why_no_tpu() if config.getoption("--device") == "tpu" else None
     if config.no_device is None:
         start_device(config.getoption("--device"))
+
+
+def torch_release():
+    """The release of this environment's torch, such as "2.9"; None without torch."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return ".".join(importlib.metadata.version("torch").split(".")[:2])
+    return None
+
+
+def why_not_in_this_pin(module, release):
+    """Why the topic of a module of tests is not part of the pin; None if it is."""
+    if module not in TOPICS:
+        return None
+    path = PATCHES / TOPICS[module] / "topic.toml"
+    state = tomllib.loads(path.read_text())["pins"].get(release, "applies")
+    return None if state == "applies" else f"{TOPICS[module]} on torch {release}: {state}"
 
 
 def why_no_tpu():
@@ -50,7 +95,10 @@ def start_device(device):
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     with contextlib.suppress(ImportError):
         import torch_xla
+        import torch_xla.core.xla_model as xm
 
+        if not hasattr(torch_xla, "sync"):  # torch_xla 2.1 has these functions under their older names only
+            torch_xla.device, torch_xla.sync = xm.xla_device, xm.mark_step
         torch_xla._XLAC._xla_get_devices()
         if device == "tpu":
             # An f32 product on a TPU is a bf16 one unless said otherwise; the tests' numbers are float32's.
@@ -61,22 +109,50 @@ class SkippedModule(pytest.Module):
     """A module of tests that is not even imported: what it needs is not there."""
 
     def collect(self):
-        pytest.skip(self.config.no_device, allow_module_level=True)
+        pytest.skip(self.reason, allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    if parent.config.no_device is not None:
-        return SkippedModule.from_parent(parent, path=module_path)
+    reason = parent.config.no_device or why_not_in_this_pin(module_path.stem, parent.config.release)
+    if reason is None:
+        return None
+    module = SkippedModule.from_parent(parent, path=module_path)
+    module.reason = reason
+    return module
+
+
+def number(release):
+    return tuple(map(int, release.split(".")))
+
+
+def why_too_old(item, release):
+    """Why a test cannot run on a release of torch; None if it can."""
+    for marker in item.iter_markers("since"):
+        needed, what = marker.args
+        if number(release) < number(needed):
+            return f"torch {release} lacks {what}"
     return None
 
 
+def differs_from_stock(item, release):
+    """Whether a test shows a difference from the stock wheels of a release; None if it says nothing of them."""
+    marker = item.get_closest_marker("fails_on_stock")
+    if marker is not None and (not marker.args or release in marker.args):
+        return True
+    return False if marker is not None or item.get_closest_marker("passes_on_stock") else None
+
+
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        reason = why_too_old(item, config.release)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
     if not config.getoption("--stock"):
         return
     must_fail = pytest.mark.xfail(strict=True, reason="stock wheels")
-    kept = [i for i in items if i.get_closest_marker("fails_on_stock") or i.get_closest_marker("passes_on_stock")]
+    kept = [item for item in items if differs_from_stock(item, config.release) is not None]
     for item in kept:
-        if item.get_closest_marker("fails_on_stock"):
+        if differs_from_stock(item, config.release):
             item.add_marker(must_fail)
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept

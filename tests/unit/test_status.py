@@ -1,0 +1,81 @@
+"""The table topic × pin."""
+
+import io
+import json
+import re
+
+import pytest
+from made_up import Tree
+
+from castoff import cli
+from castoff.build import ROOT
+from castoff.console import Console
+from castoff.errors import TopicError
+from castoff.pin import load_pin
+from castoff.status import read_status
+from castoff.topics import load_topics
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def tree_of_two_pins(tree: Tree) -> Tree:
+    (tree.root / "pins").mkdir(exist_ok=True)
+    for pin in ("2.9", "2.10"):
+        (tree.root / "pins" / f"{pin}.toml").write_text("")
+    tree.topic("a", {}, pins='{"2.9" = "applies", "2.10" = "upstream"}')
+    tree.topic("b", {}, pins='{"2.9" = "cannot: no such function", "2.10" = "applies"}')
+    tree.topic("c", {}, pins='{"2.9" = "cannot: no such function", "2.10" = "cannot: [why not]"}')
+    return tree
+
+
+def test_each_reason_is_given_once(tree_of_two_pins: Tree) -> None:
+    status = read_status(tree_of_two_pins.root)
+    assert status.pins == ("2.10", "2.9")
+    assert status.rows() == [
+        ["torch/a", "upstream", "applies"],
+        ["torch/b", "applies", "cannot (1)"],
+        ["torch/c", "cannot (2)", "cannot (1)"],
+    ]
+    assert status.reasons() == ["no such function", "[why not]"]
+
+
+def test_a_topic_that_says_nothing_of_a_pin_is_refused(tree_of_two_pins: Tree) -> None:
+    tree_of_two_pins.topic("d", {}, pins='{"2.9" = "applies"}')
+    with pytest.raises(TopicError) as caught:
+        read_status(tree_of_two_pins.root)
+    assert "torch/d" in caught.value.summary and '"2.10"' in caught.value.expected
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_table_with_the_reasons_below(stream: type[io.StringIO]) -> None:
+    out = stream()
+    Console(out=out).table(["topic", "2.9"], [["a", "applies"], ["b-longer", "cannot (1)"]], "(1) [no] reason", {})
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in out.getvalue().splitlines()]
+    cells = [line.split() for line in lines]
+    assert ["topic", "2.9"] in cells and ["a", "applies"] in cells and ["b-longer", "cannot", "(1)"] in cells
+    assert lines[-1] == "(1) [no] reason"
+
+
+def test_the_table_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.app(["status", "--json"], standalone_mode=False)
+    data = json.loads(capsys.readouterr().out)
+    assert data["event"] == "result"
+    assert data["topics"]["torch/grad-dtype"] == {"2.9": "applies", "2.6": "applies", "2.1": "applies"}
+    assert set(data["pins"]) == {path.stem for path in (ROOT / "pins").glob("*.toml")}
+
+
+def test_our_own_topics_have_symbols_on_every_pin_that_they_apply_to() -> None:
+    """Python asks for the same exports whatever the pin: one that is missing breaks the import there."""
+    status = read_status(ROOT)
+    for topic in load_topics(ROOT / "patches"):
+        shown = {topic.overlay_symbols(pin).exports for pin in status.pins if topic.applies(pin)}
+        assert len(shown) == 1, topic.key
+
+
+def test_our_own_pins_are_well() -> None:
+    for pin in read_status(ROOT).pins:
+        assert "3.11" in load_pin(ROOT / "pins", pin).pythons
