@@ -23,6 +23,7 @@ from castoff.build import ROOT, Request, build, dry_run, verify_folder
 from castoff.cache import Cache, cache_root
 from castoff.console import Console
 from castoff.context import Context
+from castoff.drift import show_drift
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
 from castoff.lint import lint_topics
@@ -60,6 +61,13 @@ class Wheels(StrEnum):
     """Whose wheels a program can be compared under."""
 
     STOCK = "stock"
+
+
+class Project(StrEnum):
+    """What can be checked out."""
+
+    TORCH = "torch"
+    TORCH_XLA = "torch_xla"
 
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show each command that is run.")]
@@ -228,6 +236,56 @@ def status_command(json_lines: JsonOption = False) -> None:
         console.table(["topic", *status.pins], status.rows(), below, status.as_dict())
 
 
+@app.command("drift")
+def drift_command(
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|RELEASE|REF",
+            help="The newer upstream: the folder of a checkout, a release such as 2.13 (its wheels are taken from the "
+            "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
+        ),
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Look at this topic only. May be given more than once.")
+    ] = None,
+    project: Annotated[Project, typer.Option(help="Whose branch, tag or commit it is.")] = Project.TORCH,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment with stock wheels of that release and pytest, so that none is made.",
+        ),
+    ] = None,
+    tests: Annotated[
+        bool, typer.Option("--tests/--no-tests", help="Run the topics' tests on stock wheels of that release.")
+    ] = True,
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Hold the topics against a newer upstream: which still apply, and which are upstream already.
+
+    Files and hunks are laid on the newer tree without fuzz. What is upstream already is found by behaviour: the
+    topic's own tests run on stock wheels of that release, and those that fail on our pins' stock wheels but
+    pass there show what has arrived. A wheel has no C++ sources: give a checkout to try hunks on those.
+
+    Exit status 1 if a topic that is not all upstream no longer applies.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        well = show_drift(
+            against,
+            project=project.value,
+            names=tuple(topic or ()),
+            python=python,
+            tests=tests,
+            indexes=tuple(index or ()),
+            console=console,
+        )
+    if not well:
+        raise typer.Exit(1)
+
+
 @app.command("doctor")
 def doctor_command(
     python: Annotated[
@@ -314,13 +372,6 @@ def tpu_environment_command(
         folder = results(context.cache)
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
         console.result(text, {"python": str(python), "results": str(folder)})
-
-
-class Project(StrEnum):
-    """What can be checked out."""
-
-    TORCH = "torch"
-    TORCH_XLA = "torch_xla"
 
 
 @app.command("checkout")
