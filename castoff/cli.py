@@ -30,6 +30,7 @@ from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
 from castoff.pin import load_pin
 from castoff.run import Runner
+from castoff.stage import stage
 from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
@@ -385,6 +386,66 @@ def checkout_command(
     """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         make_checkout(pin, project.value, folder, console)
+
+
+@app.command("stage")
+def stage_command(
+    topic: Annotated[str, typer.Argument(help="The topic to carry upstream, such as grad-dtype.")],
+    onto: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|REF",
+            help="Upstream's tree: the folder of a checkout (castoff's own commits in it are passed over), or a "
+            "branch, tag or commit of upstream's repository, which is fetched into the output folder.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the patches and the pull request's text go.", show_default="staged/TOPIC")
+    ] = Path("staged"),
+    branch: Annotated[
+        str | None, typer.Option(help="The name of the branch, made in the checkout.", show_default="the topic's name")
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment that has the topic, to run the staged tests with.",
+            show_default="one with the wheels of that release in dist/",
+        ),
+    ] = None,
+    stock: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="That of one with stock wheels: the staged tests must fail there.", show_default="none"
+        ),
+    ] = None,
+    compile_cpp: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile the staged C++ against that release's headers.")
+    ] = True,
+    push: Annotated[
+        str | None, typer.Option(metavar="REMOTE", help="Push the branch to this remote. Without it nothing is pushed.")
+    ] = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Make of a topic what upstream would merge: a branch, patches, and the text of a pull request.
+
+    The topic's files and hunks, and those of the topics that it requires, become a commit each in upstream's
+    style, without a word of castoff: formatted and linted by upstream's own settings, compiled, and with its
+    tests in upstream's own form. What fails is not staged. The text has the tests' real output.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        stage(
+            topic,
+            onto=onto,
+            out=out / topic.rpartition("/")[2] if out == Path("staged") else out,
+            branch=branch,
+            python=python,
+            stock=stock,
+            compile_cpp=compile_cpp,
+            push=push,
+            console=console,
+        )
 
 
 @app.command("refresh")
