@@ -384,14 +384,25 @@ def stage(
                 next_step=f"Give another name with --branch, or remove it: git -C {checkout} branch -D {branch}",
             )
         base = _base(repository)
-        version = checkout_of_version(checkout, base, repository)
+        version = _version(checkout, base, repository)
+        # A copy that shares the objects: the checkout gets its branch at the end, or nothing.
+        tree = scratch / "tree"
+        repository.git("clone", "--quiet", "--shared", "--no-checkout", checkout, tree)
+        copy = Repository(tree, context.runner)
+        copy.git("checkout", "--quiet", "--detach", base)
         with _environment(python, version, root, scratch, context) as chosen:
             staged = _stage_all(
-                recipes, repository, base, version, scratch,
-                python=chosen, stock=stock, compile_cpp=compile_cpp, author=author, context=context,
-            )  # fmt: skip
-        files = _write(out, staged, base, version, repository)
-        repository.git("branch", branch, staged[-1].commit)
+                recipes,
+                tree,
+                version,
+                python=chosen,
+                stock=stock.absolute() if stock is not None else None,
+                compile_cpp=compile_cpp,
+                author=author,
+                context=context,
+            )
+        files = _write(out, staged, base, version, copy)
+        repository.git("fetch", "--quiet", tree, f"HEAD:refs/heads/{branch}")
         if push is not None:
             with console.step("push", f"{branch} to {push}"):
                 repository.git("push", push, f"{branch}:{branch}")
@@ -400,10 +411,8 @@ def stage(
 
 def _stage_all(
     recipes: Sequence[Recipe],
-    repository: Repository,
-    base: str,
+    tree: Path,
     version: str,
-    scratch: Path,
     *,
     python: Path,
     stock: Path | None,
@@ -411,25 +420,20 @@ def _stage_all(
     author: Mapping[str, str],
     context: Context,
 ) -> list[Staged]:
-    tree = scratch / "tree"
-    repository.git("worktree", "add", "--quiet", "--detach", tree, base)
-    try:
-        staging = _Staging(tree, version, context)
-        return [
-            _stage_one(
-                recipe,
-                staging,
-                tree,
-                python=python,
-                stock=stock,
-                compile_cpp=compile_cpp,
-                author=author,
-                context=context,
-            )
-            for recipe in recipes
-        ]
-    finally:
-        repository.git("worktree", "remove", "--force", tree)
+    staging = _Staging(tree, version, context)
+    return [
+        _stage_one(
+            recipe,
+            staging,
+            tree,
+            python=python,
+            stock=stock,
+            compile_cpp=compile_cpp,
+            author=author,
+            context=context,
+        )
+        for recipe in recipes
+    ]
 
 
 def _stage_one(
@@ -512,7 +516,7 @@ def _base(repository: Repository) -> str:
     return repository.one("rev-parse", f"{ours[0].commit}^" if ours else "HEAD")
 
 
-def checkout_of_version(checkout: Path, base: str, repository: Repository) -> str:
+def _version(checkout: Path, base: str, repository: Repository) -> str:
     """Return the release whose tree a commit of a checkout is.
 
     Raises:
@@ -536,16 +540,22 @@ def checkout_of_version(checkout: Path, base: str, repository: Repository) -> st
 
 def _author(repository: Repository) -> dict[str, str]:
     """Return who commits, by git's own settings."""
-    said = repository.succeeds("config", "user.name") and repository.succeeds("config", "user.email")
-    if not said and "GIT_AUTHOR_EMAIL" not in os.environ:
+    said = {
+        name: os.environ.get(f"GIT_AUTHOR_{name.upper()}") or _setting(repository, f"user.{name}")
+        for name in ("name", "email")
+    }
+    if not all(said.values()):
         raise StageError(
             "git does not know who you are",
             expected="user.name and user.email, whose pull request it will be",
             found="none",
             next_step=f"In {repository.folder}: git config user.name …; git config user.email …",
         )
-    names = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL")
-    return {key: os.environ[key] for key in names if key in os.environ}
+    return {f"GIT_{who}_{name.upper()}": value for who in ("AUTHOR", "COMMITTER") for name, value in said.items()}
+
+
+def _setting(repository: Repository, name: str) -> str:
+    return repository.one("config", "--default", "", "--get", name)
 
 
 @contextmanager
@@ -578,10 +588,7 @@ def _environment(python: Path | None, version: str, root: Path, scratch: Path, c
     yield made
 
 
-_ASK_TORCH = (
-    "import os, sys, importlib.util as u; p = os.path.dirname(u.find_spec('torch').origin); "
-    "sys.path.insert(0, p); import torch; print(p); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
-)
+_ASK_TORCH = "import os, torch; print(os.path.dirname(torch.__file__)); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
 
 
 def _compile(tree: Path, paths: Sequence[str], python: Path, context: Context) -> str:
@@ -652,11 +659,11 @@ def pull_request(one: Staged, number: int, count: int, version: str) -> str:
         without = f"The same without the change:\n\n{without}"
     notes = "".join(_MARKDOWN_LINK.format(note) for note in one.notes)
     links = "".join(_MARKDOWN_LINK.format(link) for link in recipe.topic.upstream)
+    where = f"On the wheel of torch {version} with this change laid over it, not on a build of the branch:"
     return (
         f"# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
         f"## What was measured\n\n{recipe.measured.strip()}\n\n"
-        f"## Test plan\n\nOn torch {version}, the release's wheel with this change laid over it:\n\n"
-        f"{plan}{without}{notes}\n## Links\n\n{links}"
+        f"## Test plan\n\n{where}\n\n{plan}{without}{notes}\n## Links\n\n{links}"
     )
 
 
