@@ -28,6 +28,7 @@ from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffErr
 from castoff.interpreter import active_python
 from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
+from castoff.new_pin import new_pin
 from castoff.pin import load_pin
 from castoff.run import Runner
 from castoff.stage import stage
@@ -49,6 +50,9 @@ app = typer.Typer(
 
 tpu = typer.Typer(help="The TPU compiler, on a machine without a TPU.", no_args_is_help=True)
 app.add_typer(tpu, name="tpu")
+
+pin_app = typer.Typer(help="The pins: pairs of upstream releases to start from.", no_args_is_help=True)
+app.add_typer(pin_app, name="pin")
 
 
 class Target(StrEnum):
@@ -373,6 +377,24 @@ def tpu_environment_command(
         folder = results(context.cache)
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
         console.result(text, {"python": str(python), "results": str(folder)})
+
+
+@pin_app.command("new")
+def pin_new_command(
+    name: Annotated[str, typer.Argument(metavar="MAJOR.MINOR", help="The releases, such as 2.8: the newest of each.")],
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Add a pin: look up the releases in the package index, try every topic on them, write down what was found.
+
+    pins/MAJOR.MINOR.toml gets every hash, the commits that the wheels say, the platform, the C++ ABI and what goes
+    with them on a device; each topic.toml, whether the topic applies, with its hunks and symbols. What could not be
+    found out is printed as a list. Files that are there are not overwritten: mend what needs a hand, remove what
+    topic.toml says of the pin, and give the command again.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        new_pin(name, indexes=tuple(index or ()), console=console)
 
 
 @app.command("checkout")

@@ -39,13 +39,13 @@ class Release:
     sha256: str
     requires: tuple[str, ...]
 
-    def extra(self, name: str) -> str | None:
-        """Return the exact version of a package that one of its extras asks for, if one does."""
+    def pinned(self, name: str) -> str | None:
+        """Return the exact version of a package that it or one of its extras asks for, if one does."""
         for line in self.requires:
             requirement = Requirement(line)
-            pinned = re.fullmatch(r"==([\d.]+)", str(requirement.specifier))
-            if requirement.name == name and pinned is not None:
-                return pinned[1]
+            exact = re.fullmatch(r"==([\d.]+)", str(requirement.specifier))
+            if requirement.name == name and exact is not None:
+                return exact[1]
         return None
 
 
@@ -71,7 +71,8 @@ def find_release(
     for platform in PLATFORMS:
         command += ["--platform", platform]
     if only_index is not None:
-        command += ["--index-url", only_index]
+        # It may well be out of reach here, and is asked once for each CPython: no patience.
+        command += ["--index-url", only_index, "--retries", "0", "--timeout", "20"]
     for index in indexes:
         command += ["--extra-index-url", index]
     with context.cache.lock("released"), context.cache.scratch("released") as scratch:

@@ -215,13 +215,18 @@ def resolve_releases(text: str, version: tuple[int, int]) -> str:
 
 
 class _Staging:
-    """Upstream's tree with topics laid on, one after the other."""
+    """Upstream's tree with topics laid on, one after the other.
+
+    Attributes:
+        headers: The C++ headers that they bring or change.
+    """
 
     def __init__(self, tree: Path, version: str, context: Context) -> None:
         self._tree = tree
         self._version = version
         self._context = context
         self._repository = Repository(tree, context.runner)
+        self.headers: list[str] = []
 
     def lay(self, recipe: Recipe) -> tuple[list[str], list[str]]:
         """Lay a topic on the tree, as upstream gets it; return the new files and the changed ones."""
@@ -240,6 +245,7 @@ class _Staging:
             (self._tree / path).unlink()
             paths.remove(path)
         self._write_otherwise(recipe, sorted(paths))
+        self.headers += sorted(path for path in paths if path.endswith(".h"))
         tracked = set(self._repository.git("ls-files", "-z", "--", *sorted(paths)).split("\0"))
         return sorted(paths - tracked), sorted(paths & tracked)
 
@@ -455,7 +461,7 @@ def _stage_one(
         notes = list(conform(tree, new, changed, context))
     if compile_cpp:
         with console.step("compile", "the C++ against that release's headers"):
-            notes.append(_compile(tree, [*new, *changed], python, context))
+            notes.append(_compile(tree, [*new, *changed], staging.headers, python, context))
     else:
         notes.append("The C++ was not compiled (--no-compile).")
     with console.step("test", ", ".join(recipe.tests)):
@@ -591,7 +597,7 @@ def _environment(python: Path | None, version: str, root: Path, scratch: Path, c
 _ASK_TORCH = "import os, torch; print(os.path.dirname(torch.__file__)); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
 
 
-def _compile(tree: Path, paths: Sequence[str], python: Path, context: Context) -> str:
+def _compile(tree: Path, paths: Sequence[str], headers: Sequence[str], python: Path, context: Context) -> str:
     """Compile staged C++ as far as its syntax and types; return what to say of it.
 
     Raises:
@@ -603,7 +609,7 @@ def _compile(tree: Path, paths: Sequence[str], python: Path, context: Context) -
     package, abi = context.runner.run([python, "-c", _ASK_TORCH], name="ask-torch").output.split()[-2:]
     with context.cache.lock("stage-headers"), context.cache.scratch("stage-headers") as scratch:
         # Only what is staged comes from the tree: the rest of its headers are in the wheel, with the generated ones.
-        for path in (path for path in paths if path.endswith(".h")):
+        for path in headers:
             (scratch / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(tree / path, scratch / path)
         include = Path(package) / "include"
