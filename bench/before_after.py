@@ -3,7 +3,8 @@
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
 wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
 topic, what is gone and what came, between the two marks in README.md. --check compares both with what
-is there and exits with 1 if they differ. README.md also shows one topic whole.
+is there and exits with 1 if they differ. README.md also shows one topic whole and, where environments of
+pin 2.1 are given, the program of pytorch/xla#3718 at its top.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ HEADLINE = "matmul-out-dtype"
 INPUTS = ("xla::device_data", "prim::Constant")
 BEGIN = "<!-- before and after: made by bench/before_after.py --write -->"
 END = "<!-- before and after: end -->"
+BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
+END_2_1 = "<!-- before and after on 2.1: end -->"
+EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
 
 
 def run(python: Path, example: Path) -> str:
@@ -106,24 +110,39 @@ def table(examples: list[Example]) -> str:
     return "\n".join([BEGIN, "", headline, "", *head, *(example.row() for example in examples), "", END])
 
 
+def run_all(paths: list[Path], stock: Path, patched: Path) -> list[Example]:
+    """Run each program under both wheels."""
+    jobs = [(python, path) for path in paths for python in (stock, patched)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        texts = list(pool.map(lambda job: run(*job), jobs))
+    return [Example.of(path, *texts[2 * i : 2 * i + 2]) for i, path in enumerate(paths)]
+
+
+def replaced(text: str, begin: str, end: str, new: str) -> str:
+    """``text`` with ``new`` in place of all from ``begin`` to ``end``."""
+    head, rest = text.split(begin)
+    return head + new + rest.split(end)[1]
+
+
 def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    stock_2_1: Annotated[Path | None, typer.Option("--stock-2.1", help="The same, of pin 2.1.")] = None,
+    patched_2_1: Annotated[Path | None, typer.Option("--patched-2.1", help="The same, of pin 2.1.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the result into README.md and docs/.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md and docs/.")] = False,
 ) -> None:
     """Show what each topic changes in the IR."""
     paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: path.parent.name)
-    jobs = [(python, path) for path in paths for python in (stock, patched)]
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        texts = list(pool.map(lambda job: run(*job), jobs))
-    examples = [Example.of(path, *texts[2 * i : 2 * i + 2]) for i, path in enumerate(paths)]
+    examples = run_all(paths, stock, patched)
+    on_2_1 = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1) if stock_2_1 and patched_2_1 else []
     if not write and not check:
-        print(document(examples))
+        print(document(examples), *(example.whole() for example in on_2_1), sep="\n")
         return
-    readme = README.read_text()
-    head, rest = readme.split(BEGIN)
-    wanted = {README: head + table(examples) + rest.split(END)[1], DOCUMENT: document(examples)}
+    readme = replaced(README.read_text(), BEGIN, END, table(examples))
+    for example in on_2_1:
+        readme = replaced(readme, BEGIN_2_1, END_2_1, f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}")
+    wanted = {README: readme, DOCUMENT: document(examples)}
     for path, text in wanted.items():
         if write:
             path.parent.mkdir(exist_ok=True)

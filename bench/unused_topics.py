@@ -11,31 +11,16 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-import shutil
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from side_by_side import need_valgrind, run, run_all
 
 PROGRAM = Path(__file__).with_name("training_step.py")
-
-
-def run(python: Path, what: str) -> dict[str, Any]:
-    # Timer starts "python"; a fixed hash seed makes counts repeat.
-    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONHASHSEED": "0"}
-    result = subprocess.run(
-        [str(python), str(PROGRAM), what], env=environment, capture_output=True, text=True, check=False
-    )
-    if result.returncode != 0:
-        raise SystemExit(f"{python} {PROGRAM.name} {what} failed:\n{result.stderr}")
-    measured: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return measured
 
 
 def first_difference(stock: dict[str, str], patched: dict[str, str]) -> str | None:
@@ -55,11 +40,9 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare a training step that uses no topic under stock and patched wheels."""
-    if shutil.which("valgrind") is None:
-        raise SystemExit("expected valgrind on PATH, found none; install it (apt-get install valgrind)")
-    jobs = [(python, what) for what in ("instructions", "ir") for python in (stock, patched)]
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        stock_count, patched_count, stock_ir, patched_ir = pool.map(lambda job: run(*job), jobs)
+    need_valgrind()
+    jobs = [(python, PROGRAM, what) for what in ("instructions", "ir") for python in (stock, patched)]
+    stock_count, patched_count, stock_ir, patched_ir = run_all(jobs, run)
     difference = first_difference(stock_ir, patched_ir)
     counts = stock_count["instructions"], patched_count["instructions"]
     ratio = counts[1] / counts[0]

@@ -24,6 +24,7 @@ from castoff.topics import CPP_SUFFIXES, PYTHON_SUFFIXES, Topic
 
 _HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 _SHOWN_LINES = 12
+_AROUND = 3
 
 CHECKOUT_ONLY_SUFFIXES = (*CPP_SUFFIXES, ".bzl")
 """Upstream's files that only a checkout has: C++, and the lists of what is compiled."""
@@ -322,7 +323,8 @@ class _Hunks:
         present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
         for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
             if not _occurs(expected, present):
-                window = present[max(start - 1, 0) : start - 1 + len(expected)]
+                # A few lines more: earlier topics may have moved the place.
+                window = present[max(start - 1 - _AROUND, 0) : start - 1 + len(expected) + _AROUND]
                 return (
                     f"the hunk at line {start} expects\n{_quote(expected)}\n"
                     f"and the file has there\n{_quote(window) if window else '    (the end of the file)'}"

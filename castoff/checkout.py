@@ -106,6 +106,55 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
     return origin
 
 
+def update(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, context: Context) -> None:
+    """Bring a checkout up to date with the topics: its commits from the first that changed are made anew.
+
+    Files that no changed topic touches keep their times, so that a build there compiles only what it must.
+
+    Args:
+        pin: The pin.
+        project: "torch" or "torch_xla".
+        topics: The topics of the pin's builds, all projects', in order.
+        folder: The checkout.
+        context: The means.
+
+    Raises:
+        CheckoutError: It is edited, or not a checkout of this pin; it is as it was.
+        ApplyError: A topic does not apply; it is as it was.
+    """
+    repository = Repository(folder.absolute(), context.runner)
+    commits = topic_commits(repository)
+    before = repository.one("rev-parse", "HEAD")
+    _check_unedited(repository, commits, pin.name)
+    wanted = [(topic.key, topic.source_hash(pin.name)) for topic in topics if topic.project == project]
+    there = [(commit.topic, commit.state) for commit in commits]
+    same = next((at for at, (new, old) in enumerate(zip(wanted, there, strict=False)) if new != old), None)
+    same = min(len(wanted), len(there)) if same is None else same
+    base = commits[same].commit + "^" if same < len(commits) else before
+    repository.git("reset", "--quiet", "--hard", base)
+    try:
+        for topic in [topic for topic in topics if topic.project == project][same:]:
+            commit_topic(topic, pin.name, folder, context)
+    except BaseException:
+        repository.git("reset", "--quiet", "--hard", before)
+        raise
+
+
+def _check_unedited(repository: Repository, commits: Sequence[TopicCommit], pin: str) -> None:
+    status = repository.git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all").splitlines()
+    on_top = bool(commits) and repository.one("rev-parse", "HEAD") == commits[-1].commit
+    pins = {commit.pin for commit in commits}
+    if not status and on_top and pins == {pin}:
+        return
+    found = f"edits: {', '.join(line[3:] for line in status[:5])}" if status else f"commits of pin {', '.join(pins)}"
+    raise CheckoutError(
+        f"{repository.folder} cannot be brought up to date",
+        expected=f"a checkout of pin {pin} without edits and without commits on top",
+        found=found if commits else "no commits of topics",
+        next_step="Write the edits back (castoff refresh), or name a new folder.",
+    )
+
+
 def commit_topic(topic: Topic, pin: str, folder: Path, context: Context) -> None:
     """Lay a topic on a checkout and commit it.
 

@@ -27,10 +27,12 @@ from castoff.drift import show_drift
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
 from castoff.lint import lint_topics
-from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic
+from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic, update_checkout
 from castoff.new_pin import new_pin
 from castoff.pin import load_pin
 from castoff.run import Runner
+from castoff.source.assemble import assemble
+from castoff.source.run import source_build
 from castoff.stage import stage
 from castoff.status import read_status
 from castoff.topics import load_topics
@@ -60,6 +62,13 @@ class Target(StrEnum):
 
     CPU = "cpu"
     TPU = "tpu"
+
+
+class Mode(StrEnum):
+    """How wheels can be built."""
+
+    OVERLAY = "overlay"
+    SOURCE = "source"
 
 
 class Wheels(StrEnum):
@@ -116,16 +125,31 @@ def build_command(
         Path,
         typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
     ] = ROOT / "dist",
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="overlay: from the stock wheels, in a minute. source: from upstream's sources, with upstream's own "
+            "build, in hours; docs/source-build.md."
+        ),
+    ] = Mode.OVERLAY,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Where a build from source works.", show_default="in the cache"),
+    ] = None,
     verify_install: InstallOption = True,
     dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Build patched torch and torch_xla wheels from the stock ones.
+    """Build patched torch and torch_xla wheels, from the stock ones or from source.
 
     The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
     and manifest.json (what went in). It appears whole, or stays as it was.
     """
+    if mode is Mode.SOURCE and (index or not verify_install):
+        raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")
+    if mode is Mode.OVERLAY and work is not None:
+        raise typer.BadParameter("--work is for --mode source")
     request = Request(
         target=target.value,
         pin=pin,
@@ -135,7 +159,9 @@ def build_command(
         verify_install=verify_install,
     )
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        if dry_run_only:
+        if mode is Mode.SOURCE:
+            source_build(request, work, console, dry_run=dry_run_only)
+        elif dry_run_only:
             dry_run(request, console)
         else:
             build(request, console)
@@ -402,12 +428,31 @@ def checkout_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
     pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
     project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
+    update: Annotated[
+        bool, typer.Option("--update", help="If it is there already, bring it up to date with the topics.")
+    ] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
     """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        make_checkout(pin, project.value, folder, console)
+        make = update_checkout if update else make_checkout
+        make(pin, project.value, folder, console)
+
+
+@app.command("assemble", hidden=True)
+def assemble_command(
+    torch: Annotated[Path, typer.Argument(help="The wheel of torch, in the folder dist of its checkout.")],
+    torch_xla: Annotated[Path, typer.Argument(help="That of torch_xla.")],
+    pin: PinOption,
+    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
+    python: Annotated[str, typer.Option(metavar="PATH", help="The CPython that the wheels are for.")],
+    out: Annotated[Path, typer.Option(help="Where the output folder goes.")],
+    json_lines: JsonOption = False,
+) -> None:
+    """Make an output folder from the wheels that upstream's builds left: the last step of a build from source."""
+    with _boundary(Console(json_lines=json_lines)) as console:
+        assemble(pin, target.value, python, wheels=(torch, torch_xla), out=out, console=console)
 
 
 @app.command("stage")

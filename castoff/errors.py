@@ -153,6 +153,13 @@ class PreflightError(CastoffError):
     kind = "preflight"
 
 
+class BuildError(CastoffError):
+    """A step of a build from source failed."""
+
+    exit_code = 27
+    kind = "build"
+
+
 class UpstreamTestsError(CastoffError):
     """Upstream's own tests do not end on the patched wheels as on the stock ones."""
 

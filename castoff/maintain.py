@@ -9,7 +9,7 @@ from pathlib import Path
 
 from castoff.build import ROOT
 from castoff.cache import Cache, cache_root
-from castoff.checkout import checkout
+from castoff.checkout import checkout, update
 from castoff.console import Console
 from castoff.context import Context
 from castoff.errors import MachineError
@@ -23,6 +23,29 @@ from castoff.run import Runner
 from castoff.topics import load_topics, select
 from castoff.upstream_tests import SUITES, Runs, check, compare, counts, install_tools
 from castoff.verify import install
+
+
+def update_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+    """Make a checkout of a project, or bring the one that is there up to date with the topics.
+
+    Args:
+        pin_name: The pin's name.
+        project: "torch" or "torch_xla".
+        folder: Where it is.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        CastoffError: It cannot be brought up to date; it is as it was.
+    """
+    if not (folder / ".git").exists():
+        make_checkout(pin_name, project, folder, console, root)
+        return
+    pin = load_pin(root / "pins", pin_name)
+    topics = select(load_topics(root / "patches"), pin.name)
+    with means(console) as context, console.step("apply", "the topics that changed"):
+        update(pin, project, topics, folder, context)
+    console.result(f"{folder}: up to date", {"out": str(folder)})
 
 
 def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:

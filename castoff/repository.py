@@ -83,7 +83,7 @@ class Repository:
             if tree is not None:
                 self.git("read-tree", tree, env=environment)
             elif (git_dir / "index").is_file():
-                shutil.copyfile(git_dir / "index", path)  # with what it knows of the files' times
+                shutil.copy2(git_dir / "index", path)  # and its time: git compares the files with that
             yield environment
         finally:
             path.unlink(missing_ok=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +85,7 @@ class Runner:
         self._count += 1
         log = self.logs / f"{self._count:02}-{name}.log"
         lines: list[str] = []
-        with log.open("w", encoding="utf-8") as file:
+        with log.open("w", encoding="utf-8", buffering=1) as file:  # a line at a time: some run for hours
             file.write(f"$ {shlex.join(words)}\n")
             file.flush()
             try:
@@ -95,6 +98,7 @@ class Runner:
                     stderr=subprocess.STDOUT,
                     text=True,
                     errors="replace",
+                    start_new_session=True,
                 )
             except (FileNotFoundError, PermissionError) as error:
                 if cwd is not None and not cwd.is_dir():
@@ -114,8 +118,9 @@ class Runner:
                         if on_line is not None:
                             on_line(line.rstrip("\n"))
                 except BaseException:
-                    # An interrupted build must not leave its programs running behind it.
-                    process.kill()
+                    # An interrupted build must not leave its programs running behind it, nor theirs.
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
                     raise
         completed = Completed(words, process.returncode, "".join(lines), log)
         if check and completed.returncode != 0:

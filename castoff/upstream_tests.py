@@ -7,6 +7,7 @@ counts: some of upstream's tests depend on time and load.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -30,6 +31,16 @@ LOCK = Path(__file__).parent / "upstream_tests.lock"
 _RANK = ("passed", "xfailed", "skipped", "failed")
 _SHOWN = 20
 _MOST_RETRIED = 50
+_NO_TESTS = 5
+"""pytest's exit status if there is no such test."""
+
+_INSTALLED = """
+import hashlib, importlib.metadata as m
+for one in sorted(m.distributions(), key=lambda one: one.metadata["Name"]):
+    record = one.read_text("RECORD") or ""
+    print(one.metadata["Name"], one.version, hashlib.sha256(record.encode()).hexdigest())
+"""
+"""Says what is installed, to the byte: RECORD has the hash of every file."""
 
 _NN_FIRST = "(TestNN and not TestNNDevice) or hook or grad"
 
@@ -58,10 +69,8 @@ SUITES = (
         ("test_torch.py", "-k", "set_data or metadata_change or swap or copy or type or storage"),
         quick=True,
     ),
-    Suite(
-        "nn: hooks and gradients", ("test_nn.py", "-k", "(TestNN and not TestNNDevice) or hook or grad"), quick=False
-    ),
-    Suite("nn", ("test_nn.py", "-k", "not ((TestNN and not TestNNDevice) or hook or grad)"), quick=False),
+    Suite("nn: hooks and gradients", ("test_nn.py", "-k", _NN_FIRST), quick=False),
+    Suite("nn", ("test_nn.py", "-k", f"not ({_NN_FIRST})"), quick=False),
     Suite("higher-order operators", ("dynamo/test_higher_order_ops.py",), quick=False),
     Suite("compiled autograd", ("inductor/test_compiled_autograd.py",), quick=False),
 )
@@ -159,7 +168,16 @@ class Runs:
         self._tools = tools
         self._runner = runner
 
-    def run(self, python: Path, arguments: Sequence[str], *, workers: int, seconds: int) -> dict[str, str]:
+    def identity(self, python: Path, arguments: Sequence[str]) -> str:
+        """Return a hash of what outcomes depend on: the tests, their tools, what is installed, the cores."""
+        asked = self._runner.run([python, "-I", "-c", _INSTALLED], name="installed").output
+        source = file_sha256(self._tests / arguments[0])
+        parts = [*arguments, source, file_sha256(LOCK), asked, str(os.cpu_count())]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def run(
+        self, python: Path, arguments: Sequence[str], *, workers: int, seconds: int, none_is_well: bool = False
+    ) -> dict[str, str]:
         """Run tests; return their outcomes.
 
         Args:
@@ -167,10 +185,12 @@ class Runs:
             arguments: What pytest is told.
             workers: How many tests to run at once; 0 for one after the other in one process.
             seconds: After how long to give up.
+            none_is_well: Whether there may be no such test.
 
         Raises:
             UpstreamTestsError: pytest did not come to its end.
         """
+        ends = (0, 1, _NO_TESTS) if none_is_well else (0, 1)
         with tempfile.TemporaryDirectory(prefix="castoff-") as folder:
             report = Path(folder) / "report.xml"
             command: list[str | Path] = ["timeout", str(seconds), python, "-m", "pytest", "-q"]
@@ -178,7 +198,7 @@ class Runs:
             done = self._runner.run(
                 command, name="upstream-tests", cwd=self._tests, env=self._environment(Path(folder)), check=False
             )
-            if done.returncode not in (0, 1) or not report.is_file():
+            if done.returncode not in ends or not report.is_file():
                 raise UpstreamTestsError(
                     "upstream's tests did not come to their end",
                     expected=f"`pytest {' '.join(arguments)}` ends within {seconds} s, in {python}",
@@ -293,14 +313,16 @@ def check(comparisons: Sequence[Comparison]) -> None:
 
 
 def _on_stock(stock: Path, suite: Suite, runs: Runs, known: Path | None, *, workers: int, seconds: int) -> Outcomes:
-    kept = known / f"{suite.name.replace(' ', '-').replace(':', '')}.json" if known is not None else None
+    kept = known / f"{runs.identity(stock, suite.arguments)}.json" if known is not None else None
     if kept is not None and kept.is_file():
         outcomes: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
         return outcomes
     outcomes = runs.run(stock, suite.arguments, workers=workers, seconds=seconds)
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(outcomes), encoding="utf-8")
+        beside = kept.with_suffix(".new")
+        beside.write_text(json.dumps(outcomes), encoding="utf-8")
+        beside.replace(kept)
     return outcomes
 
 
@@ -314,7 +336,7 @@ def _again(
     stock, patched = (
         {
             name: outcome
-            for name, outcome in runs.run(python, arguments, workers=0, seconds=seconds).items()
+            for name, outcome in runs.run(python, arguments, workers=0, seconds=seconds, none_is_well=True).items()
             if name in names
         }
         for python in pythons

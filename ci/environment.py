@@ -5,6 +5,7 @@
     .venv/bin/python ci/environment.py stock DIR     the upstream releases that they were made from
     .venv/bin/python ci/environment.py oracle DIR    the later torch that has Tensor.grad_dtype itself
 
+Another pin's, with --pin 2.6, on the CPython that `castoff build` takes for it.
 Packages come by hard links from uv's cache: an environment costs seconds and hardly any disk. The
 patched wheels go through a cache of their own beside DIR, which would grow by 2 GB a build.
 """
@@ -12,13 +13,18 @@ patched wheels go through a cache of their own beside DIR, which would grow by 2
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from castoff.build import ROOT
 from castoff.console import Console
 from castoff.errors import CastoffError, MachineError
+from castoff.interpreter import find_interpreter
 from castoff.pin import PROJECTS, load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.run import Runner
@@ -26,6 +32,15 @@ from castoff.tools import tool
 
 TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
 ORACLE = ("torch==2.13.0",)  # the release that test_grad_dtype_conformance.py states
+
+
+def constraints(but: Sequence[str]) -> str:
+    """Return the versions of the lock file as constraints, without those of some requirements."""
+    lock = (ROOT / "ci" / "requirements.lock").read_text(encoding="utf-8")
+    names = {Requirement(line).name for line in but}
+    return "\n".join(
+        line for line in re.findall(r"^[\w.-]+==[^\s;\\]+", lock, re.M) if line.split("==")[0] not in names
+    )
 
 
 def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> None:
@@ -40,8 +55,13 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
     def install(name: str, *arguments: str | Path) -> None:
         runner.run([uv, "pip", "install", "--python", python, *arguments], name=name, env=environment)
 
-    runner.run([uv, "venv", "--no-project", "--python", sys.executable, folder], name="venv", env=environment)
-    pinned = ["--constraint", ROOT / "ci" / "requirements.lock", *TOOLS]
+    pin = load_pin(ROOT / "pins", pin_name)
+    unstated = pin.torch_xla.requires
+    interpreter = sys.executable if kind == "oracle" else find_interpreter(None, runner, pin.pythons).path
+    runner.run([uv, "venv", "--no-project", "--python", str(interpreter), folder], name="venv", env=environment)
+    listed = folder / "constraints.txt"
+    listed.write_text(constraints(unstated), encoding="utf-8")
+    pinned = ["--constraint", listed, *TOOLS, *unstated]
     if kind == "oracle":
         install("oracle", *pinned, *ORACLE)
         return
@@ -52,7 +72,7 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
             f"no wheels to test in {dist}",
             expected=f"{len(projects)} wheels: {', '.join(projects)}",
             found=", ".join(wheel.name for wheel in wheels) or "none",
-            next_step=f"Build them first: ./build.sh --target {'tpu' if kind == 'tpu' else 'cpu'}",
+            next_step=f"Build them first: ./build.sh --target {'tpu' if kind == 'tpu' else 'cpu'} --pin {pin_name}",
         )
     with tempfile.TemporaryDirectory(dir=folder.parent) as own_cache:
         if kind == "tpu":
@@ -60,7 +80,6 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
             ours = ["--constraint", dist / "constraints.txt", "--find-links", dist, *projects]
             install("tpu", "--cache-dir", Path(own_cache), *pinned, *ours)
             return
-        pin = load_pin(ROOT / "pins", pin_name)
         install("stock", *pinned, *(f"{project}=={pin.upstream(project).version}" for project in projects))
         if kind == "patched":
             install("patched", "--no-deps", "--offline", "--cache-dir", Path(own_cache), *wheels)
@@ -72,12 +91,13 @@ def main() -> int:
     parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle"])
     parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
     parser.add_argument("--pin", default="2.9", help="the pin (default: 2.9)")
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist" / "2.9-cpu", help="where the wheels are")
+    parser.add_argument("--dist", type=Path, help="where the wheels are (default: dist/PIN-cpu)")
     arguments = parser.parse_args()
+    dist = arguments.dist or ROOT / "dist" / f"{arguments.pin}-cpu"
     console = Console()
     runner = Runner(arguments.folder.with_name(f"{arguments.folder.name}-logs"), console)
     try:
-        make(arguments.kind, arguments.folder, arguments.dist, arguments.pin, runner)
+        make(arguments.kind, arguments.folder, dist, arguments.pin, runner)
     except CastoffError as error:
         console.error(error)
         return error.exit_code

@@ -72,6 +72,14 @@ OPTIONS = (
     "-DUSE_TENSORPIPE",
 )
 
+# This tree's tests of what the hunks do.
+TESTS = [
+    "tests/torch/test_data_setter.py",
+    "tests/torch/test_grad_dtype_conformance.py",
+    "tests/torch/test_record_implicit_casts.py",
+    "tests/ir/test_issue_3718.py",
+]
+
 # Upstream's generators, called for the one file that is wanted.
 GENERATE = """
 import sys
@@ -336,9 +344,10 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
     with console.step("tests", "upstream's test_autograd.py, as on stock"):
         runs = Runs(tree.folder / "test", install_tools(stock, context), runner)
         autograd = [suite for suite in SUITES if suite.name == "autograd"]
-        check(compare(stock, python, autograd, runs, console, known=work / "outcomes"))
+        check(compare(stock, python, autograd, runs, console, known=arguments.outcomes or work / "outcomes"))
     shutil.rmtree(work / "environment")
-    shutil.rmtree(work / "torch", ignore_errors=True)
+    if arguments.checkout is None:
+        shutil.rmtree(folder)
     console.result(
         f"the hunks of pin {pin.name} are proven: {', '.join(tree.touched)}", {"touched": list(tree.touched)}
     )
@@ -355,10 +364,9 @@ def main() -> int:
     parser.add_argument("--stock", type=Path, required=True, help="the environment with the pin's stock wheels")
     parser.add_argument("--patched", type=Path, required=True, help="the one with the patched wheels")
     parser.add_argument("--work", type=Path, required=True, help="a folder on the file system of the environments")
-    parser.add_argument(
-        "tests", nargs="*", default=["tests/torch", "tests/ir"], help="what to run of this tree's tests"
-    )
+    parser.add_argument("tests", nargs="*", default=TESTS, help="what to run of this tree's tests")
     parser.add_argument("--checkout", type=Path, help="a checkout of torch to use; one is made if not given")
+    parser.add_argument("--outcomes", type=Path, help="a folder that keeps upstream's outcomes on stock, by hash")
     arguments = parser.parse_args()
     console = Console()
     try:

@@ -16,4 +16,9 @@ mapfile -t cpp < <(find castoff patches -path '*/upstream' -prune -o \( -name '*
 mapfile -t scripts < <(find . -path ./.venv -prune -o -path ./.git -prune -o -path ./dist -prune -o -name '*.sh' -print | sort)
 [[ -f .ci/run ]] && scripts+=(.ci/run)
 "$bin/shellcheck" "${scripts[@]}"
+
+"$bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+"$bin/zizmor" --offline --quiet --no-progress .github/workflows
+# Its binary comes from GitHub alone, so it is not in the lock file.
+if command -v actionlint >/dev/null; then actionlint; fi
 echo 'lint: all is well'

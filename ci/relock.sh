@@ -16,10 +16,12 @@ lock() { # input, output, more options
 
 lock ci/requirements.in ci/requirements.lock
 for pin in pins/*.toml; do
-  .venv/bin/python - "$pin" <<'EOF' | lock - "${pin%.toml}-tpu.lock"
+  wanted=$(.venv/bin/python - "$pin" <<'EOF'
 import sys, tomllib
 pin = tomllib.load(open(sys.argv[1], "rb"))
 if "tpu" in pin:
     print(*(f"{name}=={version}" for name, version in pin["runtime"].items()), sep="\n")
 EOF
+  )
+  [[ -z $wanted ]] || lock - "${pin%.toml}-tpu.lock" <<<"$wanted"
 done

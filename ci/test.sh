@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ./build.sh built into fresh environments and runs every test.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR]
+#   ./build.sh --target cpu && ./build.sh --target cpu --pin 2.6 && ./ci/test.sh [--keep DIR]
 #
 #   --keep DIR  put the environments into DIR and leave them there, to run one test by hand
 #
@@ -48,9 +48,12 @@ section() { # title, command: says what runs and how long it took
   echo "   $((SECONDS - start)) s"
 }
 
-environment() { # kind
+environment() { # kind, or kind-pin
   rm -rf "${work:?}/$1"
-  .venv/bin/python ci/environment.py "$1" "$work/$1"
+  case $1 in
+    *-*) .venv/bin/python ci/environment.py "${1%-*}" "$work/$1" --pin "${1#*-}" ;;
+    *) .venv/bin/python ci/environment.py "$1" "$work/$1" ;;
+  esac
 }
 
 in_environment() { # kind, arguments of pytest
@@ -102,8 +105,42 @@ section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile benc
   --topology v5e:2x2 --python "$work/patched/bin/python"
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
+
+skipped=
+on_2_1=()
+for pin in 2.6 2.1; do
+  # A machine without a CPython for the pin cannot test it, and says so to the end.
+  status=0
+  plan=$(.venv/bin/castoff build --target cpu --pin "$pin" --dry-run 2>&1) || status=$?
+  if [[ $status == 19 ]]; then
+    printf '== SKIPPED: pin %s\n%s\n' "$pin" "$plan"
+    skipped+=" $pin"
+    continue
+  elif [[ $status != 0 ]]; then
+    printf '%s\n' "$plan" >&2
+    exit "$status"
+  fi
+  [[ -d dist/$pin-cpu ]] || section "pin $pin: build" ./build.sh --target cpu --pin "$pin"
+  for kind in patched stock; do
+    section "pin $pin: environment: $kind" environment "$kind-$pin"
+  done
+  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q tests/wheels
+  section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
+  section "pin $pin: stock wheels: what proves a difference must fail" \
+    in_environment "stock-$pin" --stock tests/ir tests/torch
+done
+[[ $skipped == *2.1* ]] ||
+  on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
+[[ $skipped == *2.6* ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
+  ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
+section 'the programs in the docs' in_environment patched tests/docs
 section 'README: before and after' \
-  .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \
+  --patched "$work/patched/bin/python" "${on_2_1[@]}"
 section 'the cost of unused topics' \
   .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-echo "all is well, in $SECONDS s"
+if [[ -n $skipped ]]; then
+  echo "NOT TESTED: pin$skipped, for want of a CPython. All the rest is well, in $SECONDS s"
+else
+  echo "all is well, in $SECONDS s"
+fi

@@ -277,17 +277,23 @@ def test_patched_linear_of_three_dimensions():
     torch_xla.sync()
     module(xd).backward(gd)
     weight, bias = module.parameters()
-    assert_expected_inline(ir(weight.grad), """\
+    assert_expected_inline(
+        ir(weight.grad),
+        """\
 %0 = bf16[4,6,16] xla::device_data()
 %1 = bf16[4,6,8] xla::device_data()
 %2 = f32[8,16] xla::dot_general(%1, %0)
 return %2
-""")
-    assert_expected_inline(ir(bias.grad), """\
+""",
+    )
+    assert_expected_inline(
+        ir(bias.grad),
+        """\
 %0 = bf16[4,6,8] xla::device_data()
 %1 = f32[8] aten::sum(%0)
 return %1
-""")
+""",
+    )
     assert (weight.grad.dtype, bias.grad.dtype, xd.grad.dtype) == (f32, f32, bf16)
     exact = torch.einsum("bsm,bsn->mn", g.double(), x.double())
     torch.testing.assert_close(weight.grad.cpu().double(), exact, rtol=1e-6, atol=1e-5)

@@ -94,6 +94,7 @@ class TestLiveGraph:
         linear(torch.ones(1, 2, device=device, dtype=BF16)).sum().backward()
         assert linear.weight.grad.dtype is BF16
 
+    @pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
     def test_compiled_autograd(self):
         torch._dynamo.reset()
         w = torch.ones(3, requires_grad=True)
@@ -367,6 +368,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.since("2.6", "bfloat16 in gloo")
 @pytest.mark.fails_on_stock
 def test_ddp_reduces_or_says_so(tmp_path):
     """module.bfloat16() on a wrapped module: stock stops to all-reduce, and each rank goes its way."""

@@ -81,6 +81,7 @@ def products(call):
 # ---- compiled autograd
 
 
+@pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
 class TestCompiledAutograd:
     @pytest.fixture(autouse=True)
     def fresh(self):
@@ -272,6 +273,7 @@ class TestQueues:
         assert seen == [threads[expected]]
         assert x.grad.tolist() == [1, 1, 1]
 
+    @pytest.mark.since("2.6", "queues chosen by all outputs of a node")
     @pytest.mark.parametrize("used", [0, 1])
     def test_outputs_without_a_gradient_have_their_say(self, xla, threads, used):
         """It is what the forward pass made that decides, not which gradients arrive."""
@@ -282,6 +284,7 @@ class TestQueues:
 
 
 class TestSequenceNumbers:
+    @pytest.mark.since("2.6", "Node._set_sequence_nr")
     def test_a_higher_one_runs_first(self, leaf):
         order, w = [], leaf()
         first, second = w * 2, w * 3
@@ -297,6 +300,7 @@ class TestSequenceNumbers:
         assert order == ["first", "second"]
         assert w.grad.tolist() == [10, 10, 10]
 
+    @pytest.mark.since("2.6", "Node._set_sequence_nr")
     def test_no_node_runs_before_all_of_its_gradients_are_there(self, leaf):
         order, w = [], leaf()
         a = w * 2
@@ -347,6 +351,7 @@ class TestRetainGrad:
         assert a.grad.tolist() == [5] * 3
         assert w.grad.tolist() == [60] * 3
 
+    @pytest.mark.since("2.6", "gradients retained across a change through a view")
     def test_through_a_view(self, leaf):
         w = leaf(4)
         a = w * 1

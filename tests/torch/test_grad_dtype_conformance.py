@@ -606,6 +606,7 @@ class TestOtherTensors:
         w.grad_dtype = BF16
         assert pickle.loads(pickle.dumps(w)).grad_dtype is F32
 
+    @pytest.mark.since("2.6", "torch.utils.swap_tensors")
     @pytest.mark.fails_on_stock
     def test_swap_tensors(self, device):
         a, b = (torch.nn.Parameter(torch.full((3,), v, device=device)) for v in (0.0, 1.0))

@@ -200,6 +200,7 @@ def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     assert bias.grad.item() == 4096 * (1 + 2**-7)
 
 
+@pytest.mark.since("2.6", "a way to copy the metadata of a nested tensor")
 @pytest.mark.parametrize("wanted, arrives", [(F64, F64), (None, F32), (F32, F32)])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_strided_nested_leaves(wanted, arrives):
@@ -234,6 +235,7 @@ assert w.grad.dtype is torch.float32
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
 def test_a_sparse_gradient_in_a_compiled_backward():
     from torch._dynamo import compiled_autograd
 
@@ -272,6 +274,7 @@ def test_kill_switch(names, monkeypatch):
     subprocess.run([sys.executable, "-c", DISABLED], check=True)
 
 
+@pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
 class TestCompiledAutograd:
     """Compiled autograd and AOTAutograd. torch 2.13 refuses most of these; here they work."""
 

@@ -683,12 +683,14 @@ class TestCompile:
             compiled(x).sum().backward()
             assert function.seen.pop().dtype is F32
 
+    @pytest.mark.since("2.6", "a reason in what fullgraph=True raises")
     def test_fullgraph_says_what_it_cannot(self):
         function = declared(F32)
         compiled = torch.compile(function.apply, backend="eager", fullgraph=True)
         with pytest.raises(torch._dynamo.exc.Unsupported, match="set_output_grad_dtype"):
             compiled(torch.ones(2, 3, dtype=BF16, requires_grad=True))
 
+    @pytest.mark.since("2.9", "a compiled backward that casts by the nodes' metadata (get_input_metadata)")
     @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
     @pytest.mark.parametrize(
         "view", [lambda y: y, lambda y: y.t(), lambda y: y.view(3, 2).t()[:, :1]], ids=["itself", "t", "chain"]

@@ -76,6 +76,11 @@ def test_our_own_topics_have_symbols_on_every_pin_that_they_apply_to() -> None:
         assert len(shown) == 1, topic.key
 
 
-def test_our_own_pins_are_well() -> None:
+def test_the_readme_has_our_own_pins() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    topics = load_topics(ROOT / "patches")
     for pin in read_status(ROOT).pins:
-        assert "3.11" in load_pin(ROOT / "pins", pin).pythons
+        names = dict.fromkeys(f"`{topic.name}`" for topic in topics if topic.applies(pin))
+        cell = "all" if len(names) == len({topic.name for topic in topics}) else ", ".join(names)
+        pythons = ", ".join(load_pin(ROOT / "pins", pin).pythons)
+        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| {cell} \|$", readme, re.M), pin

@@ -18,13 +18,14 @@ from . import version
 __all__ = ["TOPICS", "library"]
 
 #: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
-#: belongs to a topic that is not in this build.
+#: belongs to a topic that is not in this build. Of two topics with a kernel for one operator, the later one's
+#: is called first: matmul-out-dtype checks an addmm's addend before mixed-operands looks at its factors.
 TOPICS = {
     "amp-on-cpu": "_amp_on_cpu",
     "checkpoint-on-xla": "_device_module",
     "exact-casts": "_exact_casts",
-    "matmul-out-dtype": "_matmul_out_dtype",
     "mixed-operands": "_mixed_operands",
+    "matmul-out-dtype": "_matmul_out_dtype",
     "native-mul": "_native_mul",
     "out-dtype-op": "_out_dtype_op",
     "wide-weight-grad": "_wide_weight_grad",

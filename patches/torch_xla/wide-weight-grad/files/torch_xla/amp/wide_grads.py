@@ -5,8 +5,12 @@ import sys
 import torch
 from torch import _castoff as _torch_castoff
 from torch import _grad_dtype
+from torch_xla import _wide_fsdp
 
 __all__ = ["wide_grads"]
+
+_REDUCED = (torch.bfloat16, torch.float16)
+_NEEDS = ("grad-dtype", "data-setter", "wide-weight-grad")
 
 
 def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enabled: bool = True) -> list[str]:
@@ -16,19 +20,24 @@ def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enab
     On XLA the backward pass then makes these gradients in float32 from its own operands and adds them to
     ``.grad`` with no cast in between. Parameters of other dtypes are left alone. Calling it again changes nothing.
 
+    The parameters of an XlaFullyShardedDataParallel are float32 shards; what it computes with, and accumulates
+    under ``no_sync()``, are full parameters in its ``compute_dtype``. It is the full ones that are made wide, so
+    that the gradients are float32 when they are reduced and scattered, with or without ``fp32_reduce_scatter``.
+
     Args:
         module: its parameters may be on any device, and trainable or not.
         dtype: torch.float32 or torch.float64.
         enabled: False takes it back: gradients have their parameter's own dtype again.
 
     Returns:
-        The names of the parameters whose grad_dtype changed.
+        The names of the parameters whose grad_dtype changed; of a full parameter, the name of its shard.
 
     Raises:
         TypeError: ``module`` is no module.
         ValueError: ``dtype`` is another one.
-        RuntimeError: a parameter has a ``.grad`` of another dtype; then nothing has changed. Or the topics
-            grad-dtype and wide-weight-grad are switched off.
+        RuntimeError: a parameter has a ``.grad`` of another dtype, or an XlaFullyShardedDataParallel is between
+            its forward and backward pass; then nothing has changed. Or the topics grad-dtype, data-setter or
+            wide-weight-grad are switched off.
 
     Call it when the parameters are on their device, in their dtype. In-place changes (``module.bfloat16()``,
     ``p.data = …``) keep a parameter's grad_dtype, with the dtype that was set. ``module.to("xla")`` from
@@ -39,11 +48,14 @@ def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enab
     What torch.compile compiled before has the old gradient dtypes in it, so it is forgotten if any changed.
     """
     _check(module, dtype)
-    named = {name: p for name, p in module.named_parameters() if p.dtype in (torch.bfloat16, torch.float16)}
+    named = {name: p for name, p in module.named_parameters() if p.dtype in _REDUCED}
     wanted = {name: dtype if enabled else p.dtype for name, p in named.items()}
     changed = [name for name, p in named.items() if p.grad_dtype != wanted[name]]
     _check_gradients(named, wanted, changed)
+    changed += _wide_fsdp.set_grad_dtype(module, dtype if enabled else None)
     for name in changed:
+        if name not in named:
+            continue
         if enabled:
             named[name].grad_dtype = dtype
         else:
@@ -58,10 +70,10 @@ def _check(module: object, dtype: object) -> None:
         raise TypeError(f"expected a torch.nn.Module, found {type(module).__name__}")
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"expected torch.float32 or torch.float64 as dtype, found {dtype}")
-    if not (_torch_castoff.enabled("grad-dtype") and _torch_castoff.enabled("wide-weight-grad")):
+    if not all(map(_torch_castoff.enabled, _NEEDS)):
         raise RuntimeError(
-            "wide_grads needs the topics grad-dtype and wide-weight-grad, and CASTOFF_DISABLE has switched one "
-            "of them off in this process"
+            f"wide_grads needs the topics {', '.join(_NEEDS)}, and CASTOFF_DISABLE has switched one of them off in "
+            "this process"
         )
 
 

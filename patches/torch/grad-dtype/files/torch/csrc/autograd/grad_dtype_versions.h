@@ -54,6 +54,8 @@ inline void add_input(Node& node, const InputMetadata& metadata) {
   node.add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
                           metadata.is_tensor_subclass(), metadata.is_nested_tensor());
 #else
+  TORCH_CHECK(!metadata.is_nested_tensor(),
+              "grad_dtype of a strided nested tensor needs torch 2.6 or later; set it to None");
   node.add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
                           metadata.is_tensor_subclass());
 #endif

@@ -1,0 +1,95 @@
+"""What float32 gradients of bfloat16 weights are worth, and what they cost.
+
+Runs wide_gradients.py in an environment with stock wheels and in one with patched wheels: the relative
+error of a weight's gradient after 64 micro-batches, and under callgrind the instructions of tracing a
+matrix product and a training step of weights without a grad_dtype, and a step of which every weight is
+wide. Exit status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from side_by_side import need_valgrind, run, run_all
+
+PROGRAM = Path(__file__).with_name("wide_gradients.py")
+MAX_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Instructions under stock and patched wheels.
+
+    Attributes:
+        what: What they are spent on.
+        stock: Under stock wheels, where no weight is wide.
+        patched: Under patched wheels.
+        limit: The highest ratio of the two allowed.
+    """
+
+    what: str
+    stock: float
+    patched: float
+    limit: float
+
+    @property
+    def ratio(self) -> float:
+        return self.patched / self.stock
+
+
+def instructions(python: Path) -> list[float]:
+    """Of each thing that the program measures, one call."""
+    with tempfile.TemporaryDirectory() as folder:
+        under = ["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--callgrind-out-file={folder}/out"]
+        rounds = run(python, PROGRAM, "instructions", under=under)["rounds"]
+        dumps = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
+        totals = [re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE) for path in dumps]
+    return [int(total[1]) / rounds for total in totals if total is not None]
+
+
+def accuracy(python: Path) -> dict[str, float]:
+    return run(python, PROGRAM, "accuracy")
+
+
+def main(
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
+    patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare weight gradients under stock and patched wheels: accuracy and instructions."""
+    need_valgrind()
+    mm, step = range(2)
+    (stock_counts, counts), (stock_errors, errors) = (
+        run_all([(python,) for python in (stock, patched)], function) for function in (instructions, accuracy)
+    )
+    costs = [
+        Cost("mm, no grad_dtype", stock_counts[mm], counts[mm], 1.03),
+        Cost("training step, no grad_dtype", stock_counts[step], counts[step], 1.01),
+        Cost("training step, every weight wide", stock_counts[step], counts[-1], 1.05),
+    ]
+    wide_error = errors["float32 gradients"]
+    if as_json:
+        print(json.dumps({"costs": [vars(c) | {"ratio": c.ratio} for c in costs], "stock": stock_errors} | errors))
+    else:
+        table = Table("", "stock", "patched", "ratio", "limit", title="Instructions of tracing")
+        for c in costs:
+            table.add_row(c.what, f"{c.stock:,.0f}", f"{c.patched:,.0f}", f"{c.ratio:.4f}", str(c.limit))
+        Console().print(table)
+        table = Table("", "stock", "patched", title="Relative error after 64 micro-batches")
+        for name in errors:
+            table.add_row(name, f"{stock_errors[name]:.1e}" if name in stock_errors else "–", f"{errors[name]:.1e}")
+        Console().print(table)
+    if wide_error > MAX_ERROR or any(c.ratio > c.limit for c in costs):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,32 @@
+"""Every Python program in the docs runs as it stands, each in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def programs():
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        # before-after.md quotes the topics' example.py, which bench/before_after.py runs.
+        if path.name != "before-after.md":
+            text = path.read_text(encoding="utf-8")
+            for match in PROGRAM.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                yield pytest.param(textwrap.dedent(match[2]), id=f"{path.name}:{line}")
+
+
+@pytest.mark.parametrize("program", programs())
+def test_a_program_of_the_docs(program, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(program, encoding="utf-8")
+    environment = {"PJRT_DEVICE": "CPU", **os.environ}
+    result = subprocess.run([sys.executable, path], env=environment, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

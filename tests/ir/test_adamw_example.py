@@ -1,0 +1,36 @@
+"""examples/adamw_bf16_wide_grads.py: AdamW with bfloat16 weights and float32 gradients follows float32 training."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "adamw_bf16_wide_grads.py"
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+
+@pytest.fixture(scope="module")
+def result():
+    command = [sys.executable, str(EXAMPLE), "--json", "--steps", "10", "--micro-batches", "48"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@fails_on_stock
+def test_the_loss_curve_stays_close_to_float32s(result):
+    wide, exact = result["losses"]["wide"], result["losses"]["float32"]
+    assert len(wide) == len(exact) == 10
+    assert exact[-1] < 0.8 * exact[0]
+    assert all(abs(a - b) <= 5e-3 * b for a, b in zip(wide, exact, strict=True))
+
+
+@fails_on_stock
+def test_the_gradients_are_nearer_to_float32s_than_bfloat16_sums(result):
+    """What is left comes of bfloat16 activations; summing in bfloat16 more than doubles it."""
+    distances = result["distances"]
+    assert distances["wide"] <= 5e-3
+    assert 2 * distances["wide"] <= distances["bfloat16"]
