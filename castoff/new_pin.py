@@ -38,7 +38,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 _EXACT_PLATFORM = re.compile(r"manylinux_2_\d+_x86_64")
-_AT_FAULT = re.compile(r"patches/(torch(?:_xla)?/[a-z0-9-]+)/\S+?:\d+:\d+: (?:fatal )?error: (.*)")
+_FAILED_FILE = re.compile(r"patches/(torch(?:_xla)?/[a-z0-9-]+)/")
+_FIRST_ERROR = re.compile(r"error: (.*)")
 _LOG = re.compile(r"whole log: (\S+)")
 _MOST_ROUNDS = 5
 
@@ -396,7 +397,7 @@ def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
     """Say of each topic that is at fault that it cannot be compiled; tell whether there was one."""
     log = _LOG.search(error.next_step)
     text = Path(log[1]).read_text(encoding="utf-8", errors="replace") if log is not None else error.found
-    wrong = dict(reversed(_AT_FAULT.findall(text)))  # the first error of each
+    wrong = _failures(text)
     for topic in topics:
         if topic.key in wrong and found.states.get(topic.key) == "applies":
             found.cannot(topic, f"its C++ does not compile there: {wrong[topic.key]}")
@@ -412,6 +413,17 @@ def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
             found.symbols[topic.key] = replace(symbols, exports=kept)
             wrong[topic.key] = ""
     return any(key in found.states for key in wrong)
+
+
+def _failures(log: str) -> dict[str, str]:
+    """Return the first error of each topic whose files ninja says it could not compile."""
+    wrong: dict[str, str] = {}
+    for block in log.split("\nFAILED: ")[1:]:
+        topic = _FAILED_FILE.search(block.partition("\n")[0])
+        error = _FIRST_ERROR.search(block)
+        if topic is not None:
+            wrong.setdefault(topic[1], error[1] if error is not None else "see its log")
+    return wrong
 
 
 def _verify(overlay: Overlay, torch: TorchTree, pin: Pin, found: Found) -> None:
