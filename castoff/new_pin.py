@@ -375,8 +375,7 @@ def _compile(
                 overlay = compile_overlay(project, chosen, pin, torch, compiler, version=version, context=context)
             except CompileError as error:
                 if not _blame(error, topics, found):
-                    found.hand.append(f"the overlay of {project}: {error.summary}: {error.found}")
-                    break
+                    _give_up(project, error, topics, found)
                 _drop_dependents(topics, pin, found)
                 continue
             if overlay is not None:
@@ -404,15 +403,22 @@ def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
             found.symbols.pop(topic.key, None)
             continue
         # Or it compiles, but does not show what it declares.
-        absent = [
-            name for name in found.symbols.get(topic.key, Symbols()).exports if f"  {name}\n" in f"{error.found}\n"
-        ]
+        symbols = found.symbols.get(topic.key, Symbols())
+        absent = [name for name in (*symbols.interpose, *symbols.exports) if f"  {name}\n" in f"{error.found}\n"]
         if absent and found.states.get(topic.key) == "applies":
-            symbols = found.symbols[topic.key]
-            kept = tuple(name for name in symbols.exports if name not in absent)
-            found.symbols[topic.key] = replace(symbols, exports=kept)
+            found.cannot(topic, f"compiled there, its C++ does not define {', '.join(absent)}")
+            found.symbols.pop(topic.key)
             wrong[topic.key] = ""
     return any(key in found.states for key in wrong)
+
+
+def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: Found) -> None:
+    """Say of all topics of a project with C++ that they cannot be there, where none alone is at fault."""
+    for topic in topics:
+        if topic.project == project and topic.sources() and found.states.get(topic.key) == "applies":
+            found.cannot(topic, f"the overlay does not build: {error.summary}")
+            found.symbols.pop(topic.key, None)
+    found.hand.append(f"the overlay of {project}: {error.summary}: {error.found}")
 
 
 def _failures(log: str) -> dict[str, str]:
@@ -454,8 +460,10 @@ def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
         fit = found.fits[topic.key]
         source = topic.hunks(fit.pin) if fit.pin is not None else None
         hunks = topic.folder / "hunks" / f"{pin}.patch"
-        if source is not None and not hunks.exists():
-            hunks.write_text(python_hunks(source.read_text(encoding="utf-8")), encoding="utf-8")
+        proven = python_hunks(source.read_text(encoding="utf-8")) if source is not None else ""
+        if proven and not hunks.exists():
+            hunks.parent.mkdir(exist_ok=True)
+            hunks.write_text(proven, encoding="utf-8")
             written.append(hunks)
     path.write_text(text, encoding="utf-8")
     return [one.relative_to(root).as_posix() for one in written]

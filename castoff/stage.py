@@ -682,6 +682,7 @@ def _report(
         rows += [f"    {run.command}: {run.output.splitlines()[0]}" for run in one.tests]
         rows += [f"    {note}" for note in one.notes]
     rows += [f"  {path}" for path in files]
+    rows.append("  (git am --keep-non-patch keeps the tag in the title)")
     rows.append(f"pushed to {push}" if push is not None else "Nothing was pushed.")
     data: dict[str, object] = {
         "branch": branch,

@@ -114,6 +114,18 @@ def test_a_function_that_is_gone(newer: Tree) -> None:
     assert "lacks what it takes the place of: _ZN5torch4goneEv" in result["topics"]["torch/answer"]
 
 
+def test_a_function_that_the_cpp_does_not_define_there(newer: Tree) -> None:
+    """As when it is under an #if for later releases only."""
+    source = newer.root / "patches/torch/answer/overlay/interpose.cpp"
+    source.write_text(f"#if CASTOFF_ALWAYS\n{source.read_text()}\n#endif\n")
+    result = _new(newer)
+    assert result["topics"]["torch/answer"] == (
+        "cannot: compiled there, its C++ does not define _ZN5torch6answerEv, castoff_commit"
+    )
+    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert [path for path in result["written"] if "patches/torch/" in path] == ["patches/torch/answer/topic.toml"]
+
+
 def test_what_is_there_stays(newer: Tree) -> None:
     _new(newer)
     pin = newer.root / "pins/2.10.toml"

@@ -148,7 +148,8 @@ def test_a_topic_becomes_a_branch_patches_and_a_text(tree: Tree, topic: Path, ch
         assert expected in words
     assert "castoff" not in (words + patch.read_text()).lower()
     git(checkout, "checkout", "--quiet", "-b", "again", "main")
-    git(checkout, "am", "--quiet", str(patch))
+    git(checkout, "am", "--quiet", "--keep-non-patch", str(patch))
+    assert git(checkout, "log", "-1", "--format=%s") == "[core] Make third larger\n"
     assert git(checkout, "diff", "again", "third") == ""
 
 
