@@ -277,6 +277,12 @@ def test_who_and_where(tree: Tree, topic: Path, checkout: Path, tmp_path: Path) 
         _stage(tree, checkout)
 
 
+def test_without_wheels_of_that_release_an_environment_must_be_given(tree: Tree, topic: Path, checkout: Path) -> None:
+    with pytest.raises(StageError, match="no wheels to run the tests with") as caught:
+        _stage(tree, checkout, python=None)
+    assert "dist/2.9-cpu" in caught.value.summary
+
+
 def test_what_a_recipe_needs(tree: Tree, topic: Path, checkout: Path) -> None:
     (topic / "upstream" / "measured.md").unlink()
     with pytest.raises(TopicError, match="does not say how it goes upstream"):
