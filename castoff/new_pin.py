@@ -303,9 +303,9 @@ def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], 
 def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], found: Found, context: Context) -> None:
     version = pin.torch.version
     with context.cache.lock("new-pin"), context.cache.scratch("new-pin") as scratch:
+        order = {topic.key: best_pins(topic, version, whole=False) for topic in topics}
         for project, base in bases.items():
             own = [topic for topic in topics if topic.project == project]
-            order = {topic.key: best_pins(topic, version, whole=False) for topic in own}
             (scratch / project).mkdir()
             for fit in try_topics(own, order, base.path, scratch / project, context.runner):
                 found.fits[fit.topic] = fit
@@ -319,6 +319,12 @@ def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], fo
             found.hand += [f"  {trial.path}: {trial.detail}" for trial in failed]
         else:
             _check_required(topic, topics, pin, found)
+            nearest = next((one for one in order[topic.key] if topic.hunks(one) is not None), None)
+            if found.fits[topic.key].pin != nearest:
+                taken = found.fits[topic.key].pin
+                found.hand.append(
+                    f"{topic.key}: its hunks are those of {taken}; those of {nearest}, nearer, do not fit"
+                )
 
 
 def _check_required(topic: Topic, topics: Sequence[Topic], pin: Pin, found: Found) -> None:
@@ -508,7 +514,14 @@ def _overlay_table(pin: str, symbols: Symbols) -> str:
 def _report(
     pin: Pin, topics: Sequence[Topic], found: Found, hand: Sequence[str], *, written: Sequence[str], console: Console
 ) -> None:
-    rows = [[topic.key, found.states.get(topic.key) or f"{topic.pins[pin.name]} (as it said)"] for topic in topics]
+    rows = [
+        [
+            topic.key,
+            (found.fits[topic.key].pin or "none") if found.states.get(topic.key) == "applies" else "",
+            found.states.get(topic.key) or f"{topic.pins[pin.name]} (as it said)",
+        ]
+        for topic in topics
+    ]
     below = "\n".join(
         ["written:", *(f"  {path}" for path in written), "", "needs a hand:", *(f"  {one}" for one in hand)]
     )
@@ -521,4 +534,4 @@ def _report(
         "written": list(written),
         "hand": list(hand),
     }
-    console.table((f"topic on torch {pin.torch.version}", "found"), rows, below, data)
+    console.table((f"topic on torch {pin.torch.version}", "hunks of", "found"), rows, below, data)
