@@ -125,6 +125,7 @@ def replaced(text: str, begin: str, end: str, new: str) -> str:
 
 
 def main(
+    *,
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     stock_2_1: Annotated[Path | None, typer.Option("--stock-2.1", help="The same, of pin 2.1.")] = None,

@@ -48,7 +48,8 @@ class Cost:
 def instructions(python: Path) -> list[float]:
     """Of each thing that the program measures, one call."""
     with tempfile.TemporaryDirectory() as folder:
-        under = ["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--callgrind-out-file={folder}/out"]
+        options = ["--instr-atstart=no", "--collect-atstart=no", f"--callgrind-out-file={folder}/out"]
+        under = ["valgrind", "--tool=callgrind", *options]
         rounds = run(python, PROGRAM, "instructions", under=under)["rounds"]
         dumps = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
         totals = [re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE) for path in dumps]

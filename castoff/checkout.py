@@ -25,6 +25,18 @@ from castoff.topics import Topic
 
 _TRAILER = re.compile(r"(?m)^Castoff-(Topic|Pin|State): (\S+)$")
 
+_NOT_EDITS = """\
+__pycache__/
+*.egg-info/
+.hypothesis/
+.pytest_cache/
+/build/
+/dist/
+/torchgen/packaged/
+/xla/
+"""
+"""What tests and builds leave in a checkout; source packages come without upstream's .gitignore."""
+
 
 @dataclass(frozen=True)
 class TopicCommit:
@@ -94,6 +106,8 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
         with context.console.step("fetch", f"the tree of {project} {pin.upstream(project).version}"):
             origin = upstream_tree(pin.upstream(project), made, context)
             context.console.note(origin.about)
+        (made / ".git" / "info").mkdir(exist_ok=True)
+        (made / ".git" / "info" / "exclude").write_text(_NOT_EDITS, encoding="utf-8")
         own = [topic for topic in topics if topic.project == project]
         with context.console.step("apply", f"{len(own)} topics, a commit for each"):
             for topic in own:

@@ -38,9 +38,8 @@ def constraints(but: Sequence[str]) -> str:
     """Return the versions of the lock file as constraints, without those of some requirements."""
     lock = (ROOT / "ci" / "requirements.lock").read_text(encoding="utf-8")
     names = {Requirement(line).name for line in but}
-    return "\n".join(
-        line for line in re.findall(r"^[\w.-]+==[^\s;\\]+", lock, re.M) if line.split("==")[0] not in names
-    )
+    rows = re.findall(r"^([\w.-]+)(==[^\\\n]+)", lock, re.MULTILINE)
+    return "\n".join(name + rest.strip() for name, rest in rows if name not in names)
 
 
 def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> None:

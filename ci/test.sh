@@ -128,6 +128,7 @@ for pin in 2.6 2.1; do
   section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" --stock tests/ir tests/torch
+  section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
 done
 [[ $skipped == *2.1* ]] ||
   on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
@@ -139,6 +140,10 @@ section 'README: before and after' \
   --patched "$work/patched/bin/python" "${on_2_1[@]}"
 section 'the cost of unused topics' \
   .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost of exact-casts and native-mul' \
+  .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'the cost and the accuracy of wide-weight-grad' \
+  .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 if [[ -n $skipped ]]; then
   echo "NOT TESTED: pin$skipped, for want of a CPython. All the rest is well, in $SECONDS s"
 else

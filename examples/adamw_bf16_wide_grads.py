@@ -30,6 +30,7 @@ BATCH, FEATURES, OUTPUTS = 32, 64, 16
 
 
 def network() -> torch.nn.Module:
+    """A new network of two layers, in float32 on the CPU."""
     return torch.nn.Sequential(torch.nn.Linear(FEATURES, 128), torch.nn.GELU(), torch.nn.Linear(128, OUTPUTS))
 
 
@@ -88,6 +89,7 @@ def train(kind: str, steps: int, data: list[tuple[torch.Tensor, torch.Tensor]]) 
 
 
 def main() -> None:
+    """Train in each way, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40, help="updates of the weights (%(default)s)")
     parser.add_argument("--micro-batches", type=int, default=32, help="of one update (%(default)s)")

@@ -28,6 +28,7 @@ else:
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches" / "torch_xla"
 TOPICS = {
+    "test_adamw_example": "wide-weight-grad",
     "test_amp_on_cpu": "amp-on-cpu",
     "test_checkpoint_on_xla": "checkpoint-on-xla",
     "test_dtype_properties": "mixed-operands",
@@ -35,8 +36,10 @@ TOPICS = {
     "test_matmul_out_dtype": "matmul-out-dtype",
     "test_matmul_out_dtype_autograd": "matmul-out-dtype",
     "test_mixed_operands": "mixed-operands",
+    "test_native_mul": "native-mul",
     "test_out_dtype_op": "out-dtype-op",
     "test_wide_grads_module": "wide-weight-grad",
+    "test_wide_grads_sharded": "wide-weight-grad",
     "test_wide_weight_grad": "wide-weight-grad",
 }
 """The topic that a module's tests are of, for topics that not every pin has."""

@@ -1,6 +1,7 @@
 """A two-layer transformer's training step, whose casts the tests and bench/exact_casts.py count.
 
-``python small_transformer.py FILE`` takes one step under autocast and saves its loss and gradients.
+``python small_transformer.py FILE [bfloat16]`` takes a step of one layer, under autocast or of a bfloat16 model,
+and saves its loss and gradients.
 """
 
 import os
@@ -38,10 +39,10 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self):
+    def __init__(self, layers):
         super().__init__()
         self.embedding = nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(Block(), Block())
+        self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, TOKENS, bias=False)
 
@@ -49,10 +50,10 @@ class Transformer(nn.Module):
         return self.head(self.norm(self.blocks(self.embedding(tokens))))
 
 
-def model_and_data(dtype=torch.float32):
+def model_and_data(dtype=torch.float32, layers=2):
     """A model, its input and its target on XLA, the same in every process."""
     torch.manual_seed(0)
-    model = Transformer().to("xla").to(dtype)
+    model = Transformer(layers).to("xla").to(dtype)
     tokens, target = torch.randint(0, TOKENS, (2, 4, 16)).to("xla")
     tokens, target = tokens.clone(), target.clone()
     torch_xla.sync()
@@ -84,21 +85,21 @@ def round_trips(*tensors):
         elif match := _VIEW.match(line):
             operands[match[1]] = match[2]
     count = 0
-    for cast in sources:
-        source = sources[cast]
+    for cast, operand in sources.items():
+        source = operand
         while source in operands:
             source = operands[source]
         count += source in sources and dtypes[sources[source]] == dtypes[cast]
     return count
 
 
-def main(path):
-    model, *data = model_and_data()
-    loss = loss_of(model, *data, amp=True)
+def main(path, dtype="float32"):
+    model, *data = model_and_data(getattr(torch, dtype), layers=1)
+    loss = loss_of(model, *data, amp=dtype == "float32")
     loss.backward()
-    texts = {"round trips": round_trips(loss, *gradients(model))}
-    torch.save({"values": [t.detach().cpu() for t in (loss, *gradients(model))], **texts}, path)
+    counts = {"round trips": round_trips(loss, *gradients(model)), "casts": casts(loss, *gradients(model))}
+    torch.save({"values": [t.detach().cpu() for t in (loss, *gradients(model))], **counts}, path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,11 +1,7 @@
 """Casts back to the dtype that a tensor was exactly widened from: patches/torch_xla/exact-casts."""
 
-import importlib
 import os
 import pickle
-import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +12,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import build_id, run, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data, round_trips
 
 HERE = Path(__file__).parent
@@ -33,19 +30,6 @@ def data(*shape, dtype=bf16):
     """A tensor on the CPU and the same one on XLA, as device data."""
     cpu = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(50).to(dtype)
     return cpu, cpu.to(DEVICE)
-
-
-def run(program, *arguments, **environment):
-    """Runs one of the programs here in a process of its own; what it printed."""
-    result = subprocess.run(
-        [sys.executable, *map(str, program), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
 
 
 # ---- what folds
@@ -327,6 +311,24 @@ def test_torch_compile():
 
 
 @passes_on_stock
+def test_torch_compile_of_an_argument_that_is_written_to():
+    cpu, x = data(4, 6, dtype=torch.int16)
+
+    @torch.compile(backend="openxla")
+    def function(t):
+        before = t.float().to(torch.int16)
+        t.add_(1)
+        return before, t.float().to(torch.int16), t * 2
+
+    for i in range(2):
+        before, after, twice = function(x)
+        assert torch.equal(before.cpu(), cpu + i)
+        assert torch.equal(after.cpu(), cpu + i + 1)
+        assert torch.equal(twice.cpu(), (cpu + i + 1) * 2)
+        assert torch.equal(x.cpu(), cpu + i + 1)
+
+
+@passes_on_stock
 def test_eager_mode():
     cpu, x = data(4, 6)
     with torch_xla.experimental.eager_mode_context(True):
@@ -347,17 +349,20 @@ def test_autocast_transformer_has_no_round_trips():
 
 
 def in_two_processes(program, *arguments, directory):
-    """What a program writes with the topic, and without, bfloat16 being rounded where the graph says so."""
+    """What a program writes with the topic, and without, bfloat16 being rounded where the graph says so.
+
+    LLVM's optimisations are off: they take most of the time, and exactness does not rest on them.
+    """
     files = [directory / "with", directory / "without"]
     for file, disabled in zip(files, ("", "exact-casts"), strict=True):
-        flags = "--xla_allow_excess_precision=false"
+        flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
         run([HERE / program], file, *arguments, XLA_FLAGS=flags, CASTOFF_DISABLE=disabled)
     return files
 
 
 def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
     ours, stock = map(torch.load, in_two_processes("small_transformer.py", directory=tmp_path))
-    assert (ours["round trips"], stock["round trips"]) == (0, 4)
+    assert ours["round trips"] == 0 < stock["round trips"]
     for a, b in zip(ours["values"], stock["values"], strict=True):
         assert torch.equal(a, b)
 
@@ -427,30 +432,9 @@ def test_the_self_test_leaves_no_trace():
     assert "xla::cast" not in output
 
 
-def altered(path, directory, old, new):
-    """A copy of a library in which one string of bytes is another."""
-    copy = directory / path.name
-    shutil.copy(path, copy)
-    contents = bytearray(copy.read_bytes())
-    at = contents.find(old)
-    assert at >= 0
-    while at >= 0:
-        contents[at : at + len(old)] = new
-        at = contents.find(old, at + len(new))
-    copy.write_bytes(contents)
-    return directory
-
-
 def test_other_builds_are_refused(tmp_path):
     """A library with another build id: stock behaviour, one warning, for both topics that read IR."""
-    library = Path(importlib.import_module("_XLAC").__file__)
-    build_id = bytes.fromhex(
-        subprocess.run(["readelf", "-n", library], capture_output=True, text=True, check=True)
-        .stdout.split("Build ID:")[1]
-        .split()[0]
-    )
-    path = altered(library, tmp_path, build_id, bytes(20))
-    output = run(["-c", ROUND_TRIP], PYTHONPATH=f"{path}:{HERE}")
+    output = run_with_another_xlac(tmp_path, build_id(), bytes(20), ["-c", ROUND_TRIP])
     assert "xla::cast" in output
     assert output.count("exact-casts and native-mul are off") == 1
     assert "found one with build id 00000" in output
@@ -458,10 +442,8 @@ def test_other_builds_are_refused(tmp_path):
 
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
-    library = Path(importlib.import_module("_XLAC").__file__)
-    path = altered(library, tmp_path, b", xla_shape=\0", b", xla_sharp=\0")
     twice = ROUND_TRIP + "x.float().to(torch.bfloat16)\n"
-    output = run(["-c", twice], PYTHONPATH=f"{path}:{HERE}")
+    output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", ["-c", twice])
     assert output.count("exact-casts and native-mul are off") == 1
 
 

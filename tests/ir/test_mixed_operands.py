@@ -288,10 +288,15 @@ def test_gradients(name):
     function, *shapes = OPERATIONS[name]
     for usual, other in ((bf16, f32), (f32, bf16)):
         for place in range(len(shapes)):
-            leaves = operands(name, [other if i == place else usual for i in range(len(shapes))], DEVICE, grad=True)
+            dtypes = [other if i == place else usual for i in range(len(shapes))]
+            leaves = operands(name, dtypes, DEVICE, grad=True)
             try:
                 result = function(*leaves)
             except RuntimeError:
+                continue
+            if name == "huber_loss" and len(set(dtypes)) > 1:  # whose backward the CPU refuses, too
+                with pytest.raises(RuntimeError, match="Found dtype"):
+                    result.sum().backward()
                 continue
             grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
             for leaf, grad in zip(leaves, grads, strict=True):
@@ -313,10 +318,9 @@ def test_ir_of_a_promotion():
 %4 = s64[] prim::Constant()
 %5 = pred[4,5] aten::gt(%2, %4)
 %6 = f32[4,5] aten::where(%5, %3, %1)
-%7 = f32[4,5] xla::cast(%2)
-%8 = f32[4,5] aten::maximum(%7, %1)
-%9 = f32[4,5] aten::add(%8, %6, %0)
-return %9
+%7 = f32[4,5] aten::maximum(%2, %1)
+%8 = f32[4,5] aten::add(%7, %6, %0)
+return %8
 """,
     )
 
@@ -350,7 +354,7 @@ def test_ir_of_batch_norm():
 %4 = bf16[3,4,5] xla::device_data()
 %5 = f32[3,4,5] xla::cast(%4)
 %6 = (f32[3,4,5], f32[4], f32[4], f32[4]) aten::native_batch_norm(%5, %3, %2, %1, %0)
-%7 = bf16[3,4,5] xla::cast(%8)
+%7 = bf16[3,4,5] xla::cast(%6.0)
 return %7
 """,
     )

@@ -81,7 +81,7 @@ def products(call):
 # ---- compiled autograd
 
 
-@pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
+@pytest.mark.since("2.9", "calls of validate_outputs and of nodes in compiled autograd's graphs")
 class TestCompiledAutograd:
     @pytest.fixture(autouse=True)
     def fresh(self):

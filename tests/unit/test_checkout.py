@@ -232,6 +232,15 @@ def test_edits_come_back_as_hunks_and_files(upstream: Upstream, tmp_path: Path) 
     assert refresh("below", folder, upstream.topics, upstream.context).changed == ()
 
 
+def test_what_tests_and_builds_leave_is_no_edit(upstream: Upstream, tmp_path: Path) -> None:
+    folder = upstream.checkout(tmp_path / "checkout")
+    for path in ("torch/__pycache__/new.pyc", "build/CMakeCache.txt", "dist/torch.whl", "xla/setup.py"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).touch()
+    assert refresh("below", folder, upstream.topics, upstream.context).files == ("torch/new.py",)
+    assert "torch/new.py" in _git(folder, "ls-files").split()
+
+
 def test_commits_on_top_are_edits_too(upstream: Upstream, tmp_path: Path) -> None:
     folder = upstream.checkout(tmp_path / "checkout")
     _edit(folder / "torch/engine.cpp", "line 40;\n", "line 40;\nlast();\n")

@@ -85,3 +85,12 @@ def test_the_report_shows_next_steps_of_what_is_amiss() -> None:
     text = doctor.report([Finding("a", "ok", "fine", "unused"), Finding("b", "fault", "broken", "mend it")])
     assert "unused" not in text
     assert "→ mend it" in text
+
+
+def test_a_torch_built_from_source_interposes_nothing(shipped: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"cxx11_abi": 1, "commits": {}, "topics": {"grad-dtype": "on"}, "slots": {}, "compiled_in": True}
+    monkeypatch.setattr(shipped, "_child", lambda *_: (answer, ""))
+    findings = shipped._Findings()
+    shipped._examine_running(findings)
+    assert [row["status"] for row in findings.rows] == ["ok", "ok", "ok"]
+    assert "built from source" in findings.rows[-1]["found"]

@@ -22,6 +22,14 @@ def test_our_own_pin() -> None:
     assert pin.runtime.libtpu == "0.0.21"
 
 
+def test_our_own_older_pins() -> None:
+    for name in ("2.6", "2.1"):
+        pin = load_pin(ROOT / "pins", name)
+        assert (pin.pythons, pin.cxx11_abi) == (("3.10", "3.11"), 0)
+        assert pin.platform_of("torch") == "manylinux_2_17_x86_64"
+    assert pin.torch_xla.requires == ("numpy<2", "packaging")
+
+
 def test_our_own_pin_for_tpus() -> None:
     pin = load_pin(ROOT / "pins", "2.9")
     tpu = pin.for_tpu()
@@ -71,6 +79,8 @@ def test_an_unknown_pin_is_named_with_the_known_ones(pin_file: Path) -> None:
         ('variant = "any"', 'variant = "gpu"', "wheels[0].variant"),
         ('name = "2.9"', 'name = "2.6"', "name"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nmore = 1', "torch.more"),
+        ('tag = "v2.9.0"', 'tag = "v2.9.0"\nrequires = ["numpy from somewhere"]', "torch.requires"),
+        ('tag = "v2.9.0"', 'tag = "v2.9.0"\nplatform = "linux_x86_64"', "torch.platform"),
         ("a" * 40, "a" * 39, "torch.commit"),
         ('sha256 = "', 'sha256 = "0', "wheels[0].sha256"),
         ("manylinux_2_28_x86_64", "linux_x86_64", "platform"),

@@ -11,6 +11,7 @@ from castoff.wheels import (
     replaced_version,
     replaced_version_module,
     updated_record,
+    with_requirements,
     write_record,
 )
 
@@ -50,6 +51,14 @@ def test_the_version_is_replaced_in_the_head_of_metadata_only() -> None:
     assert replaced_version(metadata, "2.9.0+castoff.1") == (
         b"Metadata-Version: 2.4\nName: torch\nVersion: 2.9.0+castoff.1\n\nVersion: of the text\n"
     )
+
+
+@pytest.mark.parametrize("text", [b"", b"\nRequires-Dist: of the text\n"])
+def test_requirements_join_the_head_of_metadata(text: bytes) -> None:
+    head = b"Metadata-Version: 2.4\nName: torch\nVersion: 1\n"
+    assert with_requirements(head + text, []) == head + text
+    added = b"Requires-Dist: numpy<2\nRequires-Dist: packaging\n"
+    assert with_requirements(head + text, ["numpy<2", "packaging"]) == head + added + text
 
 
 @pytest.mark.parametrize("metadata", [b"Name: torch\n\nVersion: 1\n", b"Version: 1\nVersion: 2\n\n"])

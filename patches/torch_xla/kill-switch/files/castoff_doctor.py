@@ -105,7 +105,10 @@ def _examine_running(findings):
         return
     for topic, state in answer["topics"].items():
         findings.add(f"topic {topic}", OK if state == "on" else NOTE, state)
-    _judge_slots(findings, answer["slots"])
+    if answer["compiled_in"]:
+        findings.add("interpositions", OK, "none: this torch was built from source, with the topics in it")
+    else:
+        _judge_slots(findings, answer["slots"])
 
 
 def _judge_slots(findings, slots):
@@ -207,6 +210,7 @@ def _look_inside():
         "commits": {"torch": torch.version.git_version, "torch_xla": torch_xla.version.__xla_gitrev__},
         "topics": {},
         "slots": {},
+        "compiled_in": False,
     }
     try:
         from torch import _castoff as torch_castoff
@@ -222,6 +226,11 @@ def _look_inside():
         else:
             answer["topics"][topic] = "on" if torch_castoff.enabled(topic) else "off, by CASTOFF_DISABLE"
     lib = os.path.join(os.path.dirname(torch.__file__), "lib")
+    # Without an overlay, `import torch` has found the topics' functions in libtorch_cpu.so.
+    answer["compiled_in"] = not os.path.exists(os.path.join(lib, _OVERLAY))
+    if answer["compiled_in"]:
+        print("\n" + json.dumps(answer))
+        return
     symbols = _defined(os.path.join(lib, _OVERLAY))
     maps = _mappings()
     for caller in _CALLERS:

@@ -1,22 +1,44 @@
 """A cast back to the dtype that a tensor was exactly widened from is no cast: all of it is C++."""
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 
-from . import _castoff, _lazy_ir
+__all__ = ["install", "keep_apart"]
 
-__all__ = ["install"]
+#: The library, once the kernels are in place.
+_native: ctypes.PyDLL | None = None
 
-_installed = False
+
+@contextlib.contextmanager
+def keep_apart() -> Iterator[None]:
+    """A block in which a cast that gives device data back has a node of its own, in this thread.
+
+    torch.compile's bridge tells a graph's outputs from its arguments by their nodes, and loses an output that
+    has an argument's.
+    """
+    if _native is None:
+        yield
+        return
+    outer = _native.castoff_exact_casts_keep_apart(True)
+    try:
+        yield
+    finally:
+        _native.castoff_exact_casts_keep_apart(outer)
 
 
 def install() -> None:
     """Put the kernels of ``csrc/castoff/exact_casts.cpp`` before torch_xla's own, once."""
-    global _installed
-    if _installed or not _lazy_ir.supported():
+    global _native
+    from . import _castoff, _lazy_ir  # not above: dynamo_bridge imports this module before the topics' turn comes
+
+    if _native is not None or not _lazy_ir.supported():
         return
-    native = _castoff.library().castoff_exact_casts_install
-    native.restype = ctypes.c_char_p
-    error = native()
+    library = _castoff.library()
+    library.castoff_exact_casts_install.restype = ctypes.c_char_p
+    library.castoff_exact_casts_keep_apart.argtypes = [ctypes.c_bool]
+    library.castoff_exact_casts_keep_apart.restype = ctypes.c_bool
+    error = library.castoff_exact_casts_install()
     if error is not None:
         raise ImportError(f"castoff: exact-casts cannot take its place: {error.decode()}")
-    _installed = True
+    _native = library

@@ -181,6 +181,9 @@ size_t round_trip(const Chain& chain, const at::Tensor& like, bool spmd) {
   return 0;
 }
 
+// Set while torch.compile traces: see _exact_casts.keep_apart.
+thread_local bool keep_apart = false;
+
 // `out` has just been made by a cast or a copy; the value in it may have a shorter way.
 Value shorter(const lazy_ir::Data& data, const at::Tensor& out) {
   const Chain chain(data.ir_value);
@@ -195,8 +198,10 @@ Value shorter(const lazy_ir::Data& data, const at::Tensor& out) {
     value = view_again(chain.nodes[i], value, out);
     viewed = true;
   }
+  if (!value || viewed) return value;
   // A sharding that the user gives to this tensor must not become that of the other one.
-  return value && spmd && !viewed ? lazy_ir::own_node(value, out) : value;
+  const bool apart = spmd || (keep_apart && value.node->operands().empty());
+  return apart ? lazy_ir::own_node(value, out) : value;
 }
 
 void fold(const at::Tensor& out) {
@@ -243,8 +248,10 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
+extern "C" {
+
 // Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_exact_casts_install() {
+__attribute__((visibility("default"))) const char* castoff_exact_casts_install() {
   static std::string error;
   try {
     castoff::install();
@@ -254,3 +261,11 @@ extern "C" __attribute__((visibility("default"))) const char* castoff_exact_cast
     return error.c_str();
   }
 }
+
+// Whether, from now on, this thread's tensors have nodes other than those of device data; returns
+// whether they had so far.
+__attribute__((visibility("default"))) bool castoff_exact_casts_keep_apart(bool apart) {
+  return std::exchange(castoff::keep_apart, apart);
+}
+
+}  // extern "C"

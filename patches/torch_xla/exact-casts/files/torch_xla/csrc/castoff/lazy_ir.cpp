@@ -198,16 +198,26 @@ at::Tensor view_copy(const at::Tensor& t, const std::vector<int64_t>& sizes) {
   return at::_ops::view_copy::redispatch(kXla, t, c10::fromIntArrayRefSlow(sizes));
 }
 
+// What a tensor of torch_xla's holds. Without functionalization a view has no IR yet: the operand
+// of a cast to any other dtype is what it will have.
+Value ir_of(const at::Tensor& t) {
+  Data* data = data_of(t);
+  if (data == nullptr || data->ir_value) return data == nullptr ? Value() : data->ir_value;
+  const at::Tensor other =
+      cast(t, c10::isIntegralType(t.scalar_type(), true) ? at::kFloat : at::kInt);
+  data = data_of(other);
+  return data == nullptr || !data->ir_value ? Value() : operand(*data->ir_value.node, 0);
+}
+
 // Views a value through torch_xla's kernel, on a tensor made for it.
 Value view_of(const Value& input, const std::vector<int64_t>& sizes, const at::Tensor& like) {
-  const at::Tensor scratch = view_copy(like, like.sizes().vec());
+  const at::Tensor scratch =
+      cast(like, c10::isIntegralType(like.scalar_type(), true) ? at::kFloat : at::kInt);
   Data* data = data_of(scratch);
   if (data == nullptr) return {};
   data->ir_value = input;
   ++data->generation;  // makes the tensor read its sizes anew
-  const at::Tensor viewed = view_copy(scratch, sizes);
-  data = data_of(viewed);
-  return data == nullptr ? Value() : data->ir_value;
+  return ir_of(view_copy(scratch, sizes));
 }
 
 // ---- the self-test
@@ -233,15 +243,15 @@ constexpr Mapping kMappings[] = {
 
 #define EXPECT(condition) TORCH_CHECK(condition, "expected " #condition)
 
-const Value& value_of(const at::Tensor& t) {
-  Data* data = data_of(t);
-  TORCH_CHECK(data != nullptr && data->ir_value, "expected a tensor with IR");
-  return data->ir_value;
+Value value_of(const at::Tensor& t) {
+  const Value value = ir_of(t);
+  TORCH_CHECK(value, "expected a tensor with IR");
+  return value;
 }
 
 void test_cast(const at::Tensor& source, const Mapping& to) {
   const at::Tensor tensor = cast(source, to.dtype);
-  const Value& value = value_of(tensor);
+  const Value value = value_of(tensor);
   EXPECT(value.node->op() == OpKind::Get("xla::cast"));
   EXPECT(value.index == 0 && value.node->num_outputs() == 1);
   EXPECT(value.node->operands().size() == 1);
@@ -258,9 +268,9 @@ void test_cast(const at::Tensor& source, const Mapping& to) {
 
 void test_views(const at::Tensor& source) {
   const at::Tensor wide = cast(source, at::kFloat);
-  const Value& narrow = value_of(source);
+  const Value narrow = value_of(source);
   const at::Tensor permuted = at::_ops::permute_copy::redispatch(kXla, wide, {1, 0});
-  const Value& permute = value_of(permuted);
+  const Value permute = value_of(permuted);
   EXPECT(clone(*permute.node, {value_of(wide)})->hash() == permute.node->hash());
   const NodePtr again = clone(*permute.node, {narrow});
   EXPECT(again->op() == permute.node->op() && again->op() == OpKind::Get("aten::permute"));
@@ -268,7 +278,7 @@ void test_views(const at::Tensor& source) {
   EXPECT(static_sizes(*again) == permuted.sizes().vec());
 
   const at::Tensor viewed = view_copy(wide, {3, 2});
-  const Value& view = value_of(viewed);
+  const Value view = value_of(viewed);
   EXPECT(view.node->op() == view_kind());
   EXPECT(view_again(*view.node, value_of(wide), wide).node->hash() == view.node->hash());
   const Value narrow_view = view_again(*view.node, narrow, source);

@@ -142,6 +142,14 @@ class Mixed : public castoff::Before {
                      const std::vector<Tensor>& held) = 0;
 };
 
+// XLA computes in the higher of two dtypes; bfloat16 is above float16.
+bool is_below(const Tensor& a, const Tensor& b) {
+  const auto height = [](const Tensor& t) {
+    return 2 * t.element_size() + (t.scalar_type() == ScalarType::BFloat16);
+  };
+  return height(a) < height(b);
+}
+
 // Computes in the dtype that torch promotes them to. Like torch's CPU kernels of these operators
 // (and unlike those of mul and div, which torch_xla lowers well), it converts a 0-d operand too.
 class Promote : public Mixed {
@@ -153,6 +161,21 @@ class Promote : public Mixed {
              const std::vector<Tensor>& held) override {
     call.cast_operands(at::native::result_type(held));
     previous(op, keys, stack);
+  }
+};
+
+// The same of operators that torch_xla computes, truthfully, in the highest of the dtypes: there is
+// something to do where torch's rules give another.
+class PromoteUnlessHighest final : public Promote {
+ public:
+  using Promote::Promote;
+
+ protected:
+  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
+             const std::vector<Tensor>& held) override {
+    const auto highest = std::max_element(held.begin(), held.end(), is_below);
+    if (highest->scalar_type() == at::native::result_type(held)) return previous(op, keys, stack);
+    Promote::mixed(op, keys, stack, call, held);
   }
 };
 
@@ -196,14 +219,6 @@ class Refuse final : public Mixed {
     refuse(op, held);
   }
 };
-
-// XLA computes a product in the higher of two dtypes; bfloat16 is above float16.
-bool is_below(const Tensor& a, const Tensor& b) {
-  const auto height = [](const Tensor& t) {
-    return 2 * t.element_size() + (t.scalar_type() == ScalarType::BFloat16);
-  };
-  return height(a) < height(b);
-}
 
 // torch_xla declares the dtype of the first factor, whatever that of the product is. The addend of
 // addmm has passed matmul-out-dtype's check, or the product's.
@@ -329,23 +344,25 @@ void stand_before_all(torch::Library& xla, const std::array<Operator, n>& operat
 void install() {
   const castoff::QuietOverride quiet;
   torch::Library& xla = castoff::library(torch::Library::IMPL, "aten", DispatchKey::XLA);
+  stand_before_all<PromoteUnlessHighest>(xla, std::array{
+                                                  Operator{"aten::add", "Tensor"},
+                                                  Operator{"aten::addcdiv", ""},
+                                                  Operator{"aten::addcmul", ""},
+                                                  Operator{"aten::atan2", ""},
+                                                  Operator{"aten::fmod", "Tensor"},
+                                                  Operator{"aten::maximum", ""},
+                                                  Operator{"aten::minimum", ""},
+                                                  Operator{"aten::mse_loss", ""},
+                                                  Operator{"aten::pow", "Tensor_Tensor"},
+                                                  Operator{"aten::sub", "Tensor"},
+                                              });
   stand_before_all<Promote>(xla, std::array{
-                                     Operator{"aten::add", "Tensor"},
-                                     Operator{"aten::addcdiv", ""},
-                                     Operator{"aten::addcmul", ""},
-                                     Operator{"aten::atan2", ""},
                                      Operator{"aten::clamp", "Tensor"},
                                      Operator{"aten::clamp_max", "Tensor"},
                                      Operator{"aten::clamp_min", "Tensor"},
-                                     Operator{"aten::fmod", "Tensor"},
-                                     Operator{"aten::maximum", ""},
-                                     Operator{"aten::minimum", ""},
-                                     Operator{"aten::mse_loss", ""},
                                      Operator{"aten::mse_loss_backward", ""},
-                                     Operator{"aten::pow", "Tensor_Tensor"},
                                      Operator{"aten::remainder", "Tensor"},
                                      Operator{"aten::smooth_l1_loss", ""},
-                                     Operator{"aten::sub", "Tensor"},
                                      Operator{"aten::where", "self"},
                                      Operator{"aten::xlogy", "Tensor"},
                                  });

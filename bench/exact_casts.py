@@ -1,0 +1,107 @@
+"""What exact-casts and native-mul cost in the tracing of a training step, in instructions.
+
+Traces the steps of tests/ir/small_transformer.py in an environment with stock wheels and in one with patched
+wheels, under callgrind: under autocast, where exact-casts has casts to look at, and in bfloat16, where native-mul
+stands before every product and is asked for nothing. Exit status 1 if a ratio is above its limit.
+
+Needs valgrind and g++.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import callgrind
+import typer
+from rich.console import Console
+from rich.table import Table
+
+PROGRAM = Path(__file__).with_name("transformer_tracing.py")
+PATCHES = PROGRAM.parent.parent / "patches"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two runs to compare.
+
+    Attributes:
+        title: What is compared.
+        step: The argument of transformer_tracing.py.
+        topics: The topics that are in force in the patched environment; None: all of them.
+        limit: The highest ratio allowed; None: none is promised.
+    """
+
+    title: str
+    step: str
+    topics: tuple[str, ...] | None
+    limit: float | None
+
+    def disabled(self) -> str:
+        """What CASTOFF_DISABLE has to be."""
+        topics = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")} - {"kill-switch"}
+        return "" if self.topics is None else ",".join(sorted(topics - set(self.topics)))
+
+
+@dataclass(frozen=True)
+class Result:
+    title: str
+    stock: int
+    patched: int
+    ratio: float
+    limit: float | None
+
+    @property
+    def is_good(self) -> bool:
+        return self.limit is None or self.ratio <= self.limit
+
+
+CASES = (
+    Case("autocast, exact-casts alone", "autocast", ("exact-casts",), 1.02),
+    Case("bfloat16, native-mul alone, not asked for", "bfloat16", ("native-mul",), 1.01),
+    Case("bfloat16, native products", "native", ("native-mul",), None),
+    Case("autocast, all topics", "autocast", None, None),
+)
+
+
+def measure(stock: Path, patched: Path) -> list[Result]:
+    """Run every program once, as many at a time as there are processors."""
+    steps = {"native": "bfloat16"}  # what stock has to do instead
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        wanted = {steps.get(case.step, case.step) for case in CASES}
+        of_stock = {step: pool.submit(callgrind.count, stock, PROGRAM, step) for step in sorted(wanted)}
+        of_patched = [
+            pool.submit(callgrind.count, patched, PROGRAM, case.step, CASTOFF_DISABLE=case.disabled()) for case in CASES
+        ]
+        results = []
+        for case, ours in zip(CASES, of_patched, strict=True):
+            theirs = of_stock[steps.get(case.step, case.step)].result()
+            results.append(Result(case.title, theirs, ours.result(), ours.result() / theirs, case.limit))
+    return results
+
+
+def main(
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
+    patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare the tracing of a transformer's training step under stock and patched wheels."""
+    results = measure(stock, patched)
+    if as_json:
+        print(json.dumps({"results": [asdict(result) for result in results]}))
+    else:
+        table = Table("", "stock", "patched", "ratio", "limit", title="Instructions of tracing a training step")
+        for result in results:
+            limit = "" if result.limit is None else f"{result.limit:.2f}"
+            table.add_row(result.title, f"{result.stock:,}", f"{result.patched:,}", f"{result.ratio:.4f}", limit)
+        Console().print(table)
+    if not all(result.is_good for result in results):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

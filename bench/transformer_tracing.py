@@ -1,0 +1,40 @@
+"""The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind.
+
+python transformer_tracing.py autocast|bfloat16|native
+"""
+
+import contextlib
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "ir"))
+
+import callgrind
+import torch
+from small_transformer import loss_of, model_and_data
+
+STEPS = 2
+
+
+def main(kind: str) -> None:
+    model, *data = model_and_data(torch.float32 if kind == "autocast" else torch.bfloat16)
+    block: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if kind == "native":
+        from torch_xla.experimental import native_mul_context
+
+        block = native_mul_context()
+
+    def step() -> None:
+        loss_of(model, *data, amp=kind == "autocast").backward()
+        model.zero_grad()
+
+    with block:
+        for _ in range(2):
+            step()
+        with callgrind.counted():
+            for _ in range(STEPS):
+                step()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
