@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -130,6 +132,64 @@ def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tup
     return tuple(trial.path for trial in trials)
 
 
+@dataclass(frozen=True)
+class Fit:
+    """How a topic fits an upstream tree or wheel that it was not made for.
+
+    Attributes:
+        topic: Its full name.
+        pin: The pin whose hunks fit, or if none do the first that was tried; None if the topic has no hunks.
+        trials: What became of each file.
+        skipped: The files with hunks that a wheel does not have.
+    """
+
+    topic: str
+    pin: str | None
+    trials: tuple[Trial, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def failed(self) -> tuple[Trial, ...]:
+        """The files that do not fit."""
+        return tuple(trial for trial in self.trials if trial.outcome is not Outcome.CLEAN)
+
+
+def try_topics(
+    topics: Sequence[Topic], pins: Mapping[str, Sequence[str]], source: Path, tree: Path, runner: Runner
+) -> tuple[Fit, ...]:
+    """Try topics on an upstream tree or wheel, which stays as it is.
+
+    Args:
+        topics: The topics of its project, in order. Each is tried on top of those before it that fit.
+        pins: For each topic's full name, the pins whose hunks to try, best first.
+        source: A wheel, or the folder of a checkout.
+        tree: An empty folder to work in.
+        runner: Runs git.
+
+    Returns:
+        How each of them fits.
+    """
+    with ExitStack() as stack:
+        target: _Target
+        whole = source.is_dir()
+        target = _Copy(source, tree) if whole else _Wheel(stack.enter_context(zipfile.ZipFile(source)), tree)
+        return tuple(_try_topic(topic, pins[topic.key], target, runner) for topic in topics)
+
+
+def _try_topic(topic: Topic, pins: Sequence[str], target: _Target, runner: Runner) -> Fit:
+    wanted = topic.new_python() if isinstance(target, _Wheel) else topic.new_files()
+    new = _new_files(topic, wanted, target)
+    fits = []
+    for pin in pins:
+        hunks = _Hunks(topic, pin, target, runner)
+        trials = hunks.apply()
+        if trials or hunks.skipped:
+            fits.append(Fit(topic.key, pin, (*new, *trials), hunks.skipped))
+            if all(trial.outcome is Outcome.CLEAN for trial in trials):
+                return fits[-1]
+    return fits[0] if fits else Fit(topic.key, None, tuple(new), ())
+
+
 class _Wheel:
     """The members of a wheel, each put into a folder when it is first asked for."""
 
@@ -165,6 +225,20 @@ class _Checkout:
         return True
 
 
+class _Copy(_Checkout):
+    """The files of a checkout that stays as it is, each copied to a folder when it is first asked for."""
+
+    def __init__(self, source: Path, tree: Path) -> None:
+        super().__init__(tree)
+        self._source = source
+
+    def has(self, path: str) -> bool:
+        if not (self.tree / path).exists() and (self._source / path).is_file():
+            (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._source / path, self.tree / path)
+        return super().has(path)
+
+
 _Target = _Wheel | _Checkout
 
 
@@ -190,6 +264,7 @@ class _Hunks:
         self._target = target
         self._tree = target.tree
         self._runner = runner
+        self.skipped: tuple[str, ...] = ()
 
     def apply(self) -> list[Trial]:
         """Try every file, and change the tree only if all of them are clean."""
@@ -199,7 +274,8 @@ class _Hunks:
         if listing is None:
             return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
         paths = [entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()]
-        trials = [self._try(path) for path in paths if self._target.takes(path)]
+        self.skipped = tuple(path for path in paths if not self._target.takes(path))
+        trials = [self._try(path) for path in paths if path not in self.skipped]
         if any(trial.outcome is not Outcome.CLEAN for trial in trials):
             return trials
         if trials and self._git(*self._only([trial.path for trial in trials])) is None:

@@ -23,14 +23,17 @@ from castoff.build import ROOT, Request, build, dry_run, verify_folder
 from castoff.cache import Cache, cache_root
 from castoff.console import Console
 from castoff.context import Context
+from castoff.drift import show_drift
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
 from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic, update_checkout
+from castoff.new_pin import new_pin
 from castoff.pin import load_pin
 from castoff.run import Runner
 from castoff.source.assemble import assemble
 from castoff.source.run import source_build
+from castoff.stage import stage
 from castoff.status import read_status
 from castoff.topics import load_topics
 from castoff.tpu import program as tpu_program
@@ -49,6 +52,9 @@ app = typer.Typer(
 
 tpu = typer.Typer(help="The TPU compiler, on a machine without a TPU.", no_args_is_help=True)
 app.add_typer(tpu, name="tpu")
+
+pin_app = typer.Typer(help="The pins: pairs of upstream releases to start from.", no_args_is_help=True)
+app.add_typer(pin_app, name="pin")
 
 
 class Target(StrEnum):
@@ -69,6 +75,13 @@ class Wheels(StrEnum):
     """Whose wheels a program can be compared under."""
 
     STOCK = "stock"
+
+
+class Project(StrEnum):
+    """What can be checked out."""
+
+    TORCH = "torch"
+    TORCH_XLA = "torch_xla"
 
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show each command that is run.")]
@@ -254,6 +267,56 @@ def status_command(json_lines: JsonOption = False) -> None:
         console.table(["topic", *status.pins], status.rows(), below, status.as_dict())
 
 
+@app.command("drift")
+def drift_command(
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|RELEASE|REF",
+            help="The newer upstream: the folder of a checkout, a release such as 2.13 (its wheels are taken from the "
+            "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
+        ),
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Look at this topic only. May be given more than once.")
+    ] = None,
+    project: Annotated[Project, typer.Option(help="Whose branch, tag or commit it is.")] = Project.TORCH,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment with stock wheels of that release and pytest, so that none is made.",
+        ),
+    ] = None,
+    tests: Annotated[
+        bool, typer.Option("--tests/--no-tests", help="Run the topics' tests on stock wheels of that release.")
+    ] = True,
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Hold the topics against a newer upstream: which still apply, and which are upstream already.
+
+    Files and hunks are laid on the newer tree without fuzz. What is upstream already is found by behaviour: the
+    topic's own tests run on stock wheels of that release, and those that fail on our pins' stock wheels but
+    pass there show what has arrived. A wheel has no C++ sources: give a checkout to try hunks on those.
+
+    Exit status 1 if a topic that is not all upstream no longer applies.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        well = show_drift(
+            against,
+            project=project.value,
+            names=tuple(topic or ()),
+            python=python,
+            tests=tests,
+            indexes=tuple(index or ()),
+            console=console,
+        )
+    if not well:
+        raise typer.Exit(1)
+
+
 @app.command("doctor")
 def doctor_command(
     python: Annotated[
@@ -342,11 +405,22 @@ def tpu_environment_command(
         console.result(text, {"python": str(python), "results": str(folder)})
 
 
-class Project(StrEnum):
-    """What can be checked out."""
+@pin_app.command("new")
+def pin_new_command(
+    name: Annotated[str, typer.Argument(metavar="MAJOR.MINOR", help="The releases, such as 2.8: the newest of each.")],
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Add a pin: look up the releases in the package index, try every topic on them, write down what was found.
 
-    TORCH = "torch"
-    TORCH_XLA = "torch_xla"
+    pins/MAJOR.MINOR.toml gets every hash, the commits that the wheels say, the platform, the C++ ABI and what goes
+    with them on a device; each topic.toml, whether the topic applies, with its hunks and symbols. What could not be
+    found out is printed as a list. Files that are there are not overwritten: mend what needs a hand, remove what
+    topic.toml says of the pin, and give the command again.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        new_pin(name, indexes=tuple(index or ()), console=console)
 
 
 @app.command("checkout")
@@ -379,6 +453,66 @@ def assemble_command(
     """Make an output folder from the wheels that upstream's builds left: the last step of a build from source."""
     with _boundary(Console(json_lines=json_lines)) as console:
         assemble(pin, target.value, python, wheels=(torch, torch_xla), out=out, console=console)
+
+
+@app.command("stage")
+def stage_command(
+    topic: Annotated[str, typer.Argument(help="The topic to carry upstream, such as grad-dtype.")],
+    onto: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|REF",
+            help="Upstream's tree: the folder of a checkout (castoff's own commits in it are passed over), or a "
+            "branch, tag or commit of upstream's repository, which is fetched into the output folder.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the patches and the pull request's text go.", show_default="staged/TOPIC")
+    ] = Path("staged"),
+    branch: Annotated[
+        str | None, typer.Option(help="The name of the branch, made in the checkout.", show_default="the topic's name")
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment that has the topic, to run the staged tests with.",
+            show_default="one with the wheels of that release in dist/",
+        ),
+    ] = None,
+    stock: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="That of one with stock wheels: the staged tests must fail there.", show_default="none"
+        ),
+    ] = None,
+    compile_cpp: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile the staged C++ against that release's headers.")
+    ] = True,
+    push: Annotated[
+        str | None, typer.Option(metavar="REMOTE", help="Push the branch to this remote. Without it nothing is pushed.")
+    ] = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Make of a topic what upstream would merge: a branch, patches, and the text of a pull request.
+
+    The topic's files and hunks, and those of the topics that it requires, become a commit each in upstream's
+    style, without a word of castoff: formatted and linted by upstream's own settings, compiled, and with its
+    tests in upstream's own form. What fails is not staged. The text has the tests' real output.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        stage(
+            topic,
+            onto=onto,
+            out=out / topic.rpartition("/")[2] if out == Path("staged") else out,
+            branch=branch,
+            python=python,
+            stock=stock,
+            compile_cpp=compile_cpp,
+            push=push,
+            console=console,
+        )
 
 
 @app.command("refresh")

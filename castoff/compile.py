@@ -167,7 +167,7 @@ def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
     # What is taken out of the wheel is part of the key: a later castoff may need more of it.
     key = hashlib.sha256(" ".join([sha256, *TORCH_LIBRARIES]).encode()).hexdigest()
     folder = cache.ensure(cache.unpacked(key), f"unpack-{key}", make) / "torch"
-    abi = _cxx11_abi(folder / "lib" / "libc10.so")
+    abi = cxx11_abi(folder / "lib" / "libc10.so")
     if abi != pin.cxx11_abi:
         raise CompileError(
             f"{base.path.name} has another C++ ABI than its pin",
@@ -178,7 +178,8 @@ def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
     return TorchTree(folder, abi, base.pinned.variant)
 
 
-def _cxx11_abi(libc10: Path) -> int:
+def cxx11_abi(libc10: Path) -> int:
+    """Return the ``_GLIBCXX_USE_CXX11_ABI`` that a libc10.so was compiled with."""
     # c10::Error takes std::string, which the mangled names of its constructors spell out.
     constructors = [name for name in defined_symbols(libc10) if name.startswith("_ZN3c105ErrorC")]
     return int(any("NSt7__cxx11" in name for name in constructors))
@@ -273,7 +274,7 @@ class _Job:
         flags = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
         environment = {key: value for key, value in os.environ.items() if key not in flags}
         configure: list[str | Path] = [tool("cmake"), "-G", "Ninja", "-C", settings, "-S", GLUE, "-B", build]
-        compilation: list[str | Path] = [tool("cmake"), "--build", build]
+        compilation: list[str | Path] = [tool("cmake"), "--build", build, "--", "-k", "0"]
         for name, command in (("configure", configure), ("compile", compilation)):
             try:
                 runner.run(command, name=f"{name}-{self.project}", env=environment)

@@ -167,6 +167,13 @@ class UpstreamTestsError(CastoffError):
     kind = "upstream-tests"
 
 
+class StageError(CastoffError):
+    """A topic cannot become a pull request: a test fails, or a name of castoff is left in it."""
+
+    exit_code = 28
+    kind = "stage"
+
+
 _STORAGE_NEXT_STEPS = {
     errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",

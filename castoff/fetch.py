@@ -18,11 +18,9 @@ from castoff.console import Advance, Console, no_advance
 from castoff.context import Context
 from castoff.errors import FetchError
 from castoff.pin import Pin, PinnedWheel, Variant
+from castoff.released import PLATFORMS, Release
 
 _BLOCK = 1 << 20
-_OLDER_PLATFORMS = ("manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
-"""Further tags of wheels that upstream published; pip takes them only if they are named."""
-
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 
@@ -141,6 +139,23 @@ def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Cont
     return _fetch(_Wanted("libtpu", tpu.libtpu, python, tpu.platform, accepted, variants), indexes, context)
 
 
+def fetch_release(release: Release, *, indexes: Sequence[str], context: Context) -> BaseWheel:
+    """Return a wheel of the package index that no pin names yet, by the hash that the index states.
+
+    Args:
+        release: The wheel.
+        indexes: Package indexes to look at besides those that pip is configured with.
+        context: The means.
+
+    Raises:
+        FetchError: It is not in the cache and cannot be downloaded.
+    """
+    accepted = (PinnedWheel(release.project, release.python, "any", release.sha256),)
+    variants = {"any": Variant("any", "as the package index has it", None)}
+    wanted = _Wanted(release.project, release.version, release.python, PLATFORMS[0], accepted, variants)
+    return _fetch(wanted, indexes, context)
+
+
 def _fetch(wanted: _Wanted, indexes: Sequence[str], context: Context) -> BaseWheel:
     name = f"{wanted.project}-{wanted.version}-cp{wanted.python.replace('.', '')}"
     with context.cache.lock(f"fetch-{name}"):
@@ -178,7 +193,7 @@ def _download(wanted: _Wanted, indexes: Sequence[str], scratch: Path, context: C
     command += ["--require-hashes", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar", "raw", "--resume-retries", "5"]
     command += ["--python-version", wanted.python, "--implementation", "cp", "--abi", tag]
-    for platform in (wanted.platform, *_OLDER_PLATFORMS):
+    for platform in (wanted.platform, *PLATFORMS):
         command += ["--platform", platform]
     for index in indexes:
         command += ["--extra-index-url", index]

@@ -209,18 +209,19 @@ def newer_than(symbols: Sequence[VersionedSymbol], platform: str) -> list[Versio
         symbols: The symbols.
         platform: The platform tag, such as "manylinux_2_28_x86_64".
     """
-    policy = _policies().get_policy_by_name(platform)
+    policy = policies().get_policy_by_name(platform)
     allowed = {f"{prefix}_{version}" for prefix, versions in policy.symbol_versions.items() for version in versions}
     judged = tuple(f"{prefix}_" for prefix in policy.symbol_versions)
     return [symbol for symbol in symbols if symbol.version.startswith(judged) and symbol.version not in allowed]
 
 
-def _policies() -> WheelPolicies:
+def policies() -> WheelPolicies:
+    """Return what auditwheel knows of platform tags."""
     return WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
 
 
 def _policy_libraries(platform: str) -> frozenset[str]:
-    return frozenset(_policies().get_policy_by_name(platform).whitelist)
+    return frozenset(policies().get_policy_by_name(platform).whitelist)
 
 
 def verify_installed(

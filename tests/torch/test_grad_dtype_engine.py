@@ -380,6 +380,7 @@ class TestCompiledAutograd:
         assert linear.weight.grad.dtype is (wanted or F32)
         assert torch.equal(linear.weight.grad.float(), torch.full((3, 3), 4.0))
 
+    @pytest.mark.since("2.8", "call_accumulate_grad in the graph of a compiled backward")
     def test_a_graph_without_it_is_stock(self):
         """The graph of a backward that uses no grad_dtype holds what stock's holds, to the letter."""
         from torch._dynamo import compiled_autograd

@@ -65,7 +65,7 @@ def test_the_table_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     cli.app(["status", "--json"], standalone_mode=False)
     data = json.loads(capsys.readouterr().out)
     assert data["event"] == "result"
-    assert data["topics"]["torch/grad-dtype"] == {"2.9": "applies", "2.6": "applies", "2.1": "applies"}
+    assert data["topics"]["torch/grad-dtype"] == dict.fromkeys(data["pins"], "applies")
     assert set(data["pins"]) == {path.stem for path in (ROOT / "pins").glob("*.toml")}
 
 

@@ -21,7 +21,7 @@ void validate_outputs(const edge_list& edges, variable_list& grads,
   grad_dtype::validate(*stock, edges, grads, format_error);
 }
 
-#if CASTOFF_TORCH_AT_LEAST(2, 9)
+#if CASTOFF_TORCH_AT_LEAST(2, 7)
 void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variable_list& grads,
                       const grad_dtype::FormatError& format_error) {
   using Function =
@@ -33,7 +33,7 @@ void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variab
 
 }  // namespace torch::autograd
 
-#if CASTOFF_TORCH_AT_LEAST(2, 9)
+#if CASTOFF_TORCH_AT_LEAST(2, 7)
 namespace torch::dynamo::autograd {
 
 std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& edges) {

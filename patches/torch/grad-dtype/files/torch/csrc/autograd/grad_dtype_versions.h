@@ -12,7 +12,7 @@
 #include <typeinfo>
 #include <utility>
 
-#if CASTOFF_TORCH_AT_LEAST(2, 9)
+#if CASTOFF_TORCH_AT_LEAST(2, 7)
 #define CASTOFF_COMPILED_ARGS \
   "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
 #else

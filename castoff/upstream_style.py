@@ -1,0 +1,103 @@
+"""Upstream's own format and lint, for what is staged there: its .clang-format, its ruff settings.
+
+The tools are those of our lock file, which are newer than those that upstream names. What upstream runs
+besides (flake8, usort, clang-tidy, mypy) is not in it, and the notes say so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from castoff.context import Context
+from castoff.errors import StageError
+from castoff.repository import Repository
+from castoff.tools import tool
+from castoff.topics import CPP_SUFFIXES, PYTHON_SUFFIXES
+
+_ADDED = re.compile(r"(?m)^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+_NOT_RUN = "Not run here: upstream's flake8, usort, clang-tidy and mypy (lintrunner)."
+
+
+def conform(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> Iterator[str]:
+    """Give files upstream's format and lint them, by the settings in its tree.
+
+    Args:
+        tree: The checkout.
+        new: The new files, which are formatted whole.
+        changed: Those that upstream has, of which only the changed lines count.
+        context: The means.
+
+    Yields:
+        What was done, and what could not be.
+
+    Raises:
+        StageError: The linter finds something that it cannot mend.
+    """
+    cpp = [path for path in new if path.endswith(CPP_SUFFIXES)]
+    changed_cpp = [path for path in changed if path.endswith(CPP_SUFFIXES)]
+    if cpp or changed_cpp:
+        yield _format_cpp(tree, cpp, changed_cpp, context)
+    python = [path for path in new if path.endswith(PYTHON_SUFFIXES)]
+    changed_python = [path for path in changed if path.endswith(PYTHON_SUFFIXES)]
+    if python or changed_python:
+        yield _lint_python(tree, python, changed_python, context)
+    yield _NOT_RUN
+
+
+def _format_cpp(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:
+    if not (tree / ".clang-format").is_file():
+        return "The tree has no .clang-format: the C++ is as it was."
+    program = tool("clang-format")
+    if new:
+        context.runner.run([program, "-i", "--style=file", *new], name="clang-format", cwd=tree)
+    repository = Repository(tree, context.runner)
+    for path in changed:
+        diff = repository.git("diff", "--no-ext-diff", "--no-color", "-U0", "HEAD", "--", path)
+        ranges = [(int(start), int(count or 1)) for start, count in _ADDED.findall(diff)]
+        lines = [f"--lines={start}:{start + count - 1}" for start, count in ranges if count]
+        if lines:
+            context.runner.run([program, "-i", "--style=file", *lines, path], name="clang-format", cwd=tree)
+    version = context.runner.run([program, "--version"], name="clang-format").output.split()[2]
+    return f"{len(new) + len(changed)} C++ files have the format of the tree's .clang-format (clang-format {version})."
+
+
+def _lint_python(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:
+    if not (tree / "pyproject.toml").is_file():
+        return "The tree has no pyproject.toml: the Python is as it was."
+    ruff = tool("ruff")
+    if new:
+        context.runner.run([ruff, "check", "--fix", "--quiet", "--exit-zero", *new], name="ruff-fix", cwd=tree)
+        context.runner.run([ruff, "format", "--quiet", *new], name="ruff-format", cwd=tree)
+    found = _findings(ruff, tree, [*new, *changed], context)
+    repository = Repository(tree, context.runner)
+    before = Counter[tuple[str, str, str]]()
+    for path in changed:
+        (tree / path).rename(tree / f"{path}.staged")
+        try:
+            repository.git("checkout", "--quiet", "HEAD", "--", path)
+            before += _findings(ruff, tree, [path], context)
+        finally:
+            (tree / f"{path}.staged").replace(tree / path)
+    ours = found - before
+    if ours:
+        raise StageError(
+            "upstream's linter finds something in what is staged",
+            expected="`ruff check` with the tree's pyproject.toml finds nothing that was not there before",
+            found="\n".join(f"{path}: {code} {message}" for path, code, message in sorted(ours)),
+            next_step="Mend the topic's file, or add a [[replace]] to its upstream/stage.toml.",
+        )
+    version = context.runner.run([ruff, "--version"], name="ruff").output.split()[1]
+    return f"{len(new) + len(changed)} Python files pass `ruff check` with the tree's pyproject.toml (ruff {version})."
+
+
+def _findings(ruff: Path, tree: Path, paths: Sequence[str], context: Context) -> Counter[tuple[str, str, str]]:
+    command: list[str | Path] = [ruff, "check", "--quiet", "--exit-zero", "--output-format=json", *paths]
+    output = context.runner.run(command, name="ruff", cwd=tree).output
+    # Warnings about settings that this ruff no longer knows may come first.
+    rows = json.loads(output[output.index("[") :]) if "[" in output else []
+    found = [(Path(row["filename"]), str(row["code"]), str(row["message"])) for row in rows]
+    return Counter((path.relative_to(tree.resolve()).as_posix(), code, message) for path, code, message in found)

@@ -1,0 +1,157 @@
+import io
+import json
+import tomllib
+
+import pytest
+from made_up import PYTHON, TORCH_COMMIT, TORCH_XLA_COMMIT, Tree, make_wheel
+
+from castoff.build import Request, build
+from castoff.console import Console
+from castoff.errors import PinError
+from castoff.fetch import file_sha256
+from castoff.new_pin import new_pin, python_hunks
+from castoff.pin import load_pin
+from castoff.topics import load_topics, select
+
+XLA_REQUIRES = ('libtpu==0.0.30; extra == "tpu"', 'jax==0.8.0; extra == "pallas"', 'jaxlib==0.8.0; extra == "pallas"')
+
+
+@pytest.fixture
+def newer(full_tree: Tree) -> Tree:
+    """A tree beside whose pin 2.9 there are wheels of 2.10."""
+    toml = full_tree.root / "patches/torch/answer/topic.toml"  # with [pins] as a table of its own, as people write it
+    text = toml.read_text()
+    rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("pins", "overlay")))
+    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay."2.9"]\n'
+    table += 'interpose = ["_ZN5torch6answerEv"]\nexports = ["castoff_commit"]\n'
+    toml.write_text(rest + table)
+    xla = full_tree.root / "patches/torch_xla/xla/topic.toml"
+    lines = [line for line in xla.read_text().splitlines(keepends=True) if not line.startswith("pins")]
+    xla.write_text("".join(lines) + '\n[pins]\n"2.9" = "applies"\n')
+    _make(full_tree)
+    return full_tree
+
+
+def _make(tree: Tree, **torch: bytes) -> None:
+    files = {**tree.files["torch"], **{path.replace("__", "/"): data for path, data in torch.items()}}
+    make_wheel(tree.wheels, "torch", "2.10.0", files)
+    said = f"__version__ = '2.10.1'\n__xla_gitrev__ = '{TORCH_XLA_COMMIT}'\n".encode()
+    files = {**tree.files["torch_xla"], "torch_xla/version.py": said}
+    make_wheel(tree.wheels, "torch_xla", "2.10.1", files, XLA_REQUIRES)
+
+
+def _new(tree: Tree, name: str = "2.10") -> dict[str, list[str]]:
+    out = io.StringIO()
+    new_pin(name, indexes=(), console=Console(json_lines=True, out=out, err=io.StringIO()), root=tree.root)
+    return json.loads(out.getvalue().splitlines()[-1])
+
+
+def test_a_pin_is_filled_in_and_builds(newer: Tree, console: Console) -> None:
+    result = _new(newer)
+    pin = load_pin(newer.root / "pins", "2.10")
+    assert (pin.torch.version, pin.torch_xla.version) == ("2.10.0", "2.10.1")
+    assert (pin.torch.commit, pin.torch_xla.commit) == (TORCH_COMMIT, TORCH_XLA_COMMIT)
+    assert (pin.torch.tag, pin.torch.repository) == ("v2.10.0", "https://example.org/torch")
+    assert (pin.platform, pin.cxx11_abi, pin.pythons) == ("manylinux_2_28_x86_64", 1, (PYTHON,))
+    assert pin.runtime is not None
+    assert (pin.runtime.libtpu, pin.runtime.jax) == ("0.0.30", "0.8.0")
+    hashes = {wheel.project: wheel.sha256 for wheel in pin.wheels}
+    assert hashes["torch"] == file_sha256(next(newer.wheels.glob("torch-2.10.0*")))
+    topics = load_topics(newer.root / "patches")
+    assert [topic.key for topic in select(topics, "2.10")] == ["torch/answer", "torch_xla/xla"]
+    assert topics[0].overlay_symbols("2.10") == topics[0].overlay_symbols("2.9")
+    assert topics[0].overlay_symbols("2.10").exports == ("castoff_commit",)
+    assert result["topics"] == {"torch/answer": "applies", "torch_xla/xla": "applies"}
+    assert "patches/torch/answer/hunks/2.10.patch" in result["written"]
+    assert any(row.startswith("the tests") for row in result["hand"])
+    build(Request("cpu", "2.10", None, (), newer.root / "dist", verify_install=False, root=newer.root), console)
+
+
+def test_pins_are_written_newest_first_and_comments_stay(newer: Tree) -> None:
+    toml = newer.root / "patches/torch_xla/xla/topic.toml"
+    toml.write_text(toml.read_text() + '"2.11" = "upstream"  # seen\n')
+    toml.write_text(toml.read_text().replace('"2.9" = "applies"\n', "").rstrip() + '\n"2.9" = "applies"\n')
+    _new(newer)
+    rows = toml.read_text().partition("[pins]\n")[2].splitlines()
+    assert rows == ['"2.11" = "upstream"  # seen', '"2.10" = "applies"', '"2.9" = "applies"']
+
+
+def test_a_conflict_is_found_and_those_above_it(newer: Tree) -> None:
+    _make(newer, **{"torch__other.py": b"third = 4\n"})
+    result = _new(newer)
+    assert result["topics"]["torch/answer"].startswith(
+        "cannot: does not apply to 2.10's wheel: torch/other.py (conflict)"
+    )
+    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert not (newer.root / "patches/torch/answer/hunks/2.10.patch").exists()
+    assert any("third = 3" in row for row in result["hand"])
+    assert select(load_topics(newer.root / "patches"), "2.10") == ()
+
+
+def test_cpp_that_does_not_compile_there(newer: Tree) -> None:
+    newer.topic(
+        "sound",
+        {"files/torch/sound.cpp": 'extern "C" __attribute__((visibility("default"))) int sound() { return 1; }\n'},
+        pins='{"2.9" = "applies"}',
+    )
+    toml = newer.root / "patches/torch/sound/topic.toml"
+    lines = [line for line in toml.read_text().splitlines(keepends=True) if not line.startswith("pins")]
+    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay."2.9"]\ninterpose = []\nexports = ["sound"]\n'
+    toml.write_text("".join(lines) + table)
+    _make(
+        newer, **{"torch__include__torch__answer.h": b"#pragma once\nnamespace torch { int reply(); }\n#error moved\n"}
+    )
+    result = _new(newer)
+    assert result["topics"]["torch/answer"] == "cannot: its C++ does not compile there: #error moved"
+    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert result["topics"]["torch/sound"] == "applies"
+
+
+def test_a_function_that_is_gone(newer: Tree) -> None:
+    toml = newer.root / "patches/torch/answer/topic.toml"
+    toml.write_text(toml.read_text().replace("_ZN5torch6answerEv", "_ZN5torch4goneEv"))
+    result = _new(newer)
+    assert "lacks what it takes the place of: _ZN5torch4goneEv" in result["topics"]["torch/answer"]
+
+
+def test_a_function_that_the_cpp_does_not_define_there(newer: Tree) -> None:
+    """As when it is under an #if for later releases only."""
+    source = newer.root / "patches/torch/answer/overlay/interpose.cpp"
+    source.write_text(f"#if CASTOFF_ALWAYS\n{source.read_text()}\n#endif\n")
+    result = _new(newer)
+    assert result["topics"]["torch/answer"] == (
+        "cannot: compiled there, its C++ does not define _ZN5torch6answerEv, castoff_commit"
+    )
+    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert [path for path in result["written"] if "patches/torch/" in path] == ["patches/torch/answer/topic.toml"]
+
+
+def test_what_is_there_stays(newer: Tree) -> None:
+    _new(newer)
+    pin = newer.root / "pins/2.10.toml"
+    pin.write_text(f"# mine\n{pin.read_text()}")
+    toml = newer.root / "patches/torch/answer/topic.toml"
+    toml.write_text(toml.read_text().replace('"2.10" = "applies"', '"2.10" = "cannot: I know why"'))
+    before = toml.read_text()
+    result = _new(newer)
+    assert result["topics"] == {}
+    assert result["written"] == ["pins/2.10.toml"]
+    assert pin.read_text().startswith("# mine\n")
+    assert toml.read_text() == before
+    tomllib.loads(before)
+
+
+def test_what_there_is_no_wheel_of(newer: Tree) -> None:
+    with pytest.raises(PinError, match=r"no pair of releases 2\.11"):
+        _new(newer, "2.11")
+    with pytest.raises(PinError, match="no name of a pin"):
+        _new(newer, "2.10.0")
+    assert not (newer.root / "pins/2.11.toml").exists()
+
+
+def test_a_wheel_proves_the_python_hunks_only() -> None:
+    parts = [
+        f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n"
+        for path in ("x.py", "y.cpp", "z.pyi")
+    ]
+    assert python_hunks("".join(parts)) == parts[0] + parts[2]
