@@ -395,9 +395,9 @@ def test_settings(variable):
 
 @fails_on_stock
 def test_functionalization_off(tmp_path):
+    chosen = "view and not across or later or change or lossy or threads"
     output = run(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + ["-k", "view and not across or later or change or lossy or threads"],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen],
         Path(__file__),
         XLA_DISABLE_FUNCTIONALIZATION="1",
     )
