@@ -83,7 +83,8 @@ class Pool:
     """The tensors of a program so far.
 
     The first ones are slices of data of different shapes: torch_xla's cache of compiled graphs does not tell
-    device data of one shape apart, and may take ``p + p, q + q`` for ``p + p, p + q``.
+    device data of one shape apart, and may take ``p + p, q + q`` for ``p + p, p + q``. They can still be
+    mistaken for those of an earlier program, so that cache is to hold one graph.
     """
 
     def __init__(self, dtypes, numbers):
@@ -423,7 +424,9 @@ def test_bounds_are_not_loose():
 
 @pytest.mark.skipif(INSIDE, reason="this is what it runs")
 def test_in_a_process_of_its_own():
-    environment = {**os.environ, "CASTOFF_PROPERTIES": "1", "XLA_FLAGS": "--xla_cpu_use_xnnpack=false"}
+    # A cache of one graph: see Pool.
+    settings = {"XLA_FLAGS": "--xla_cpu_use_xnnpack=false", "XLA_COMPILATION_CACHE_SIZE": "1"}
+    environment = {**os.environ, "CASTOFF_PROPERTIES": "1", **settings}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
         env=environment,
