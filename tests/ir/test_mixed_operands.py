@@ -422,6 +422,7 @@ def test_optimizers_with_wide_gradients(name, wide_state, foreach):
                     optimizer.state[p][key] = value.float()
         return [p.detach(), *(v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor) and v.dim())]
 
+    assert hasattr(torch.Tensor, "grad_dtype")
     try:
         expected = steps("cpu")
     except RuntimeError:

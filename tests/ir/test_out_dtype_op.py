@@ -559,7 +559,7 @@ def test_compiled_for_dynamic_sizes_with_gradients():
         check(w.grad, exact.grad)
 
 
-@fails_on_stock
+@passes_on_stock
 def test_compiled_integers():
     a, b = random(4, 8, dtype=s8), random(8, 6, dtype=s8)
     compiled = torch.compile(lambda a, b: out_dtype(aten.mm.default, s32, a, b), backend="openxla", fullgraph=True)
