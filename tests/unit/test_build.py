@@ -385,6 +385,11 @@ def test_a_read_only_cache(request_: Request, small_disk: Path, monkeypatch: pyt
     assert "CASTOFF_CACHE" in completed.stderr
 
 
+def _heed_interrupts() -> None:
+    """A shell lets what it starts in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_at_any_moment(request_: Request, number: int) -> None:
     assert _run(request_).returncode == 0
@@ -393,7 +398,13 @@ def test_killed_at_any_moment(request_: Request, number: int) -> None:
     (request_.root / "CHANGELOG.md").write_text("## [castoff.4] - 2026-11-22\n")
     whole = {"old": 0, "new": 0}
     for delay in (0.2, 0.4, 0.6, 0.9, 1.3):
-        process = subprocess.Popen(_command(request_), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            _command(request_),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=_heed_interrupts,  # noqa: PLW1509 - no thread runs here
+        )
         time.sleep(delay)
         process.send_signal(number)
         process.wait()
