@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import textwrap
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Example:
         """Read the program in `path`, which printed `stock` and `patched`."""
         text = path.read_text()
         title = text.split('"""')[1].strip()
-        program = text.split("# README: begin\n")[1].split("# README: end\n")[0].strip()
+        marked = text.split("# README: begin\n")[1].split("# README: end\n")[0].rstrip(" ")
+        program = textwrap.dedent(marked).strip()
         return cls(path.parent.relative_to(ROOT), title, program, stock, patched)
 
     def whole(self) -> str:
