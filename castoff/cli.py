@@ -19,6 +19,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from castoff import doctor
+from castoff.audit import program as audit_program
+from castoff.audit import show as audit_show
 from castoff.build import ROOT, Request, build, dry_run, verify_folder
 from castoff.cache import Cache, cache_root
 from castoff.console import Console
@@ -338,6 +340,97 @@ def doctor_command(
         data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
         console.result(f"{doctor.report(findings)}\n{verdict}", data)
     if not well:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
+    meta: Annotated[
+        bool,
+        typer.Option("--meta", help="Without any device or memory: run it with torch's default device set to meta."),
+    ] = False,
+    max_casts: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 1 if the step has more casts between float dtypes.")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Exit with 1 if it has a cast of this kind: exact-widening, lossy-narrowing, exact-round-trip or "
+            "lossy-round-trip. May be given more than once.",
+        ),
+    ] = None,
+    compare: Annotated[Wheels | None, typer.Option(help="Also audit it under stock wheels, and show both.")] = None,
+    stock_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment with stock wheels, for --compare stock.",
+            show_default="one that is made for it, once",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option("--tpu", metavar="TOPOLOGY", help="Also ask the TPU compiler what it keeps of each: v5e:2x2."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with everything to this file.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the whole report, IR included, as JSON to this file.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show conversions from and to integers, too. They are never counted.")
+    ] = False,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
+    ] = None,
+    calls: Annotated[
+        int,
+        typer.Option(
+            min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
+        ),
+    ] = 2,
+    pin: PinOption = "2.9",
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """List every cast of a step: where it comes from, why it is there, what it costs, what removes it.
+
+    The function is called without arguments, on CPU-XLA. Each dtype conversion of its forward, backward and
+    optimizer is listed with its line and module, and traced to the IR.
+
+    Exit status 1 if --max-casts or --forbid is not kept to.
+    """
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        request = audit_program.parse_request(program, calls, python, topology)
+        audit_program.check_kinds(forbid or ())
+        with _context(console) as context:
+            if meta:
+                found = audit_program.meta_program(request, context)
+                faults = audit_show.show_meta(found, max_casts, forbid or (), report, console)
+            else:
+                reports = audit_program.audit_program(
+                    request,
+                    load_pin(ROOT / "pins", pin),
+                    compare_stock=compare is not None,
+                    stock_python=stock_python,
+                    indexes=tuple(index or ()),
+                    context=context,
+                )
+                faults = audit_show.show(
+                    program,
+                    reports,
+                    max_casts,
+                    forbid or (),
+                    files=audit_show.Files(html, report),
+                    everything=everything,
+                    console=console,
+                )
+    if faults:
         raise typer.Exit(1)
 
 

@@ -174,6 +174,13 @@ class StageError(CastoffError):
     kind = "stage"
 
 
+class AuditError(CastoffError):
+    """A step cannot be audited."""
+
+    exit_code = 29
+    kind = "audit"
+
+
 _STORAGE_NEXT_STEPS = {
     errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",

@@ -19,6 +19,7 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _INDEX = re.compile(r"\bindex=(\d+)")
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[^ ,]*\]<=\[[^ ]*\])")
 _DTYPE = re.compile(r"[a-z]\w*(?=\[)")
 
@@ -44,6 +45,7 @@ class Instruction:
         index: Which element of a tuple it takes.
         groups: The devices that a collective works among.
         root: Whether it is its computation's result.
+        op_name: What its metadata says that it comes from, such as "scope.1/xla__cast"; "" if nothing.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Instruction:
     index: int
     groups: str
     root: bool
+    op_name: str = ""
 
     @property
     def dtype(self) -> str:
@@ -128,7 +131,7 @@ def _instruction(match: re.Match[str]) -> Instruction:
     called = [(role, computation) for role, computation in _CALLED.findall(attributes)]
     for names in _BRANCHES.findall(attributes):
         called += [("branch", branch.strip().lstrip("%")) for branch in names.split(",")]
-    index, groups = _INDEX.search(attributes), _GROUPS.search(attributes)
+    index, groups, op_name = (pattern.search(attributes) for pattern in (_INDEX, _GROUPS, _OP_NAME))
     return Instruction(
         name=name,
         op=op,
@@ -139,6 +142,7 @@ def _instruction(match: re.Match[str]) -> Instruction:
         index=int(index[1]) if index else 0,
         groups=groups[1] if groups else "",
         root=bool(root),
+        op_name=op_name[1] if op_name else "",
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.context import Context
-from castoff.errors import TpuError
+from castoff.errors import CastoffError, TpuError
 from castoff.interpreter import Interpreter, active_python, find_interpreter
 from castoff.pin import Pin
 from castoff.tpu import trace
@@ -94,14 +94,7 @@ def parse_request(target: str, topology: str, calls: int, options: Sequence[str]
     Raises:
         TpuError: One of them is malformed, or there is no such file.
     """
-    match = _TARGET.fullmatch(target)
-    if match is None or not Path(match["path"]).is_file():
-        raise TpuError(
-            "there is no such program",
-            expected="a file and a function in it, like train.py:step",
-            found=target if match is None else f"no file {match['path']}",
-            next_step="Name them as program.py:function.",
-        )
+    program, function = parse_target(target, TpuError)
     read = [_OPTION.fullmatch(option) for option in options]
     for option, parts in zip(options, read, strict=True):
         if parts is None:
@@ -112,12 +105,30 @@ def parse_request(target: str, topology: str, calls: int, options: Sequence[str]
                 next_step="Mend --option.",
             )
     return Request(
-        program=Path(match["path"]).absolute(),
-        function=match["function"],
+        program=program,
+        function=function,
         topology=topology,
         calls=calls,
         options={parts["name"]: parts["value"] for parts in read if parts is not None},
     )
+
+
+def parse_target(target: str, error: type[CastoffError]) -> tuple[Path, str]:
+    """Read "program.py:function".
+
+    Args:
+        target: What was given.
+        error: What to raise if it is malformed, or there is no such file.
+    """
+    match = _TARGET.fullmatch(target)
+    if match is None or not Path(match["path"]).is_file():
+        raise error(
+            "there is no such program",
+            expected="a file and a function in it, like train.py:step",
+            found=target if match is None else f"no file {match['path']}",
+            next_step="Name them as program.py:function.",
+        )
+    return Path(match["path"]).absolute(), match["function"]
 
 
 def compile_program(
@@ -153,13 +164,13 @@ def compile_program(
         devices = compiler.devices(request.topology)
         steps = {"here": _step(request, here, {}, devices, compiler=compiler, context=context)}
         if stock is not None:
-            more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(_packages(here, context))}
+            more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(packages_of(here, context))}
             there = Interpreter(here.version, stock)
             steps["stock"] = _step(request, there, more, devices, compiler=compiler, context=context)
     return steps
 
 
-def _packages(interpreter: Interpreter, context: Context) -> list[str]:
+def packages_of(interpreter: Interpreter, context: Context) -> list[str]:
     """Return where an environment's packages are."""
     assert interpreter.path is not None
     answer = context.runner.run([interpreter.path, "-I", "-c", _PACKAGES], name="packages").output

@@ -99,7 +99,7 @@ def main() -> int:
     except ImportError as error:
         return _fault("torch_xla can be imported", str(error), "Name an environment that has it with --python.")
     try:
-        call = _function(program, function)
+        call = function_of(program, function)
         torch_xla.sync()
         start = end = _size()
         for _ in range(int(calls)):
@@ -117,7 +117,18 @@ def main() -> int:
     return 0
 
 
-def _function(program: str, name: str) -> Callable[[], object]:
+def function_of(program: str, name: str) -> Callable[[], object]:
+    """Run a program and return a function of it.
+
+    Args:
+        program: Its file.
+        name: The function's name.
+
+    Raises:
+        ImportError: It is no Python file.
+        AttributeError: It has no such function.
+        Exception: Whatever it raises.
+    """
     spec = importlib.util.spec_from_file_location(Path(program).stem, program)
     if spec is None or spec.loader is None:
         raise ImportError(f"{program} is not a Python file")

@@ -1,0 +1,353 @@
+"""Casts: the conversions of a step, each with where, why, how exact, what it costs and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from castoff.audit.graph import (
+    EXACT_ROUND_TRIP,
+    LOSSY_ROUND_TRIP,
+    Conversion,
+    Graph,
+)
+
+FORWARD, BACKWARD, OPTIMIZER, UNKNOWN = "forward", "backward", "optimizer", "unknown"
+PHASES = (FORWARD, BACKWARD, OPTIMIZER, UNKNOWN)
+
+EXPLICIT = "explicit"
+AUTOCAST = "autocast"
+ENGINE = "autograd engine"
+MATH = "op's math type"
+PRODUCT = "wider product"
+STEP = "optimizer"
+WHYS = (EXPLICIT, AUTOCAST, ENGINE, MATH, PRODUCT, STEP, UNKNOWN)
+
+NEEDED = "needed"
+
+_CAST_OPS = frozenset({"aten._to_copy", "aten.copy", "aten.copy_", "aten._copy_from", "aten.to"})
+_ASKED = frozenset(
+    {
+        *("to", "type", "type_as", "copy_", "float", "half", "bfloat16", "double", "int", "long", "short", "bool"),
+        *("__setitem__", "byte", "char", "tensor", "as_tensor", "view_as", "_to_copy", "astype"),
+    }
+)
+"""Functions of torch by which a program asks for a dtype."""
+
+CAST_NODES = ("ToCopyBackward", "CopyBackwards")
+"""How the names of nodes begin whose forward is a cast."""
+
+_PRODUCT_FUNCTIONS = frozenset({"mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "__matmul__", "mv", "out_dtype"})
+_NARROW = ("bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of the program.
+
+    Attributes:
+        file: Its file.
+        line: The number of the line.
+        function: The function that it is in.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """An operation that a step made, seen where torch hands it to the device.
+
+    Attributes:
+        number: Its number, from 1.
+        op: Its name, such as "aten._to_copy".
+        phase: One of PHASES.
+        module: The path of the module that it ran in, such as "Model.encoder.0"; of an operation of the
+            backward, the one whose forward it belongs to.
+        function: The function of torch that the program called, such as "linear"; "" if none.
+        autocast: Whether autocast was on there.
+        node: The name of the autograd node that made it; "" outside a backward.
+        engine: Whether the autograd engine made it, of a gradient that the node had returned.
+        origin: The number of the operation of the forward that it is the derivative of.
+        stack: The lines of the program that led to it, torch's own left out, the innermost first.
+        parameter: The path of the parameter that it takes; "" if none.
+        implicit: What the engine recorded of it: "produced_by" and "demanded_by".
+    """
+
+    number: int
+    op: str
+    phase: str
+    module: str = ""
+    function: str = ""
+    autocast: bool = False
+    node: str = ""
+    engine: bool = False
+    origin: int | None = None
+    stack: tuple[Frame, ...] = ()
+    parameter: str = ""
+    implicit: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A conversion of a step.
+
+    Attributes:
+        number: Its number in the report, from 1.
+        graph: The number of its graph, from 0.
+        node: The name of its IR node, such as "%20"; None if it cannot be told.
+        line: The line of the graph's IR that it stands in.
+        ir: That line and those around it: "operands", "node" and "users".
+        hlo: Its name in the HLO.
+        origin: What the HLO's metadata says that it comes from.
+        operation: The number of the operation of the step that it comes from, in order; 0 if that is not known.
+        source: The dtype that it converts from, by XLA's name.
+        target: The dtype that it converts to.
+        shape: The sizes of the tensor.
+        bytes: What it reads and writes in one step.
+        floating: Whether both dtypes are floating point.
+        phase: One of PHASES.
+        module: The path of the module.
+        op: The operation: the program's function of torch, or the autograd node.
+        place: The innermost line of the program that is not torch's.
+        program: The innermost line that is not in an installed package.
+        why: One of WHYS.
+        exactness: One of EXACTNESS.
+        topic: The topic that removes it; None if none does.
+        remedy: What to do, or "needed".
+        parameter: The path of the parameter that is converted, or whose gradient is; "" if none.
+        implicit: What the engine recorded of it.
+        tpu: How many converts of the TPU's optimised HLO come from it; None if no TPU compiler was asked.
+    """
+
+    number: int
+    graph: int
+    node: str | None
+    line: int | None
+    ir: dict[str, list[str]]
+    hlo: str
+    origin: str
+    operation: int
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    bytes: int
+    floating: bool
+    phase: str
+    module: str
+    op: str
+    place: Frame | None
+    program: Frame | None
+    why: str
+    exactness: str
+    topic: str | None
+    remedy: str
+    parameter: str = ""
+    implicit: dict[str, str] | None = None
+    tpu: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step did.
+
+    Attributes:
+        graphs: The graphs that it handed to the device, in order.
+        records: Its operations, by number.
+    """
+
+    graphs: tuple[Graph, ...]
+    records: Mapping[int, Record] = field(default_factory=dict)
+
+
+def casts_of(step: Step) -> list[Cast]:
+    """Return every conversion of a step."""
+    found: list[Cast] = []
+    for number, graph in enumerate(step.graphs):
+        for conversion in graph.conversions():
+            found.append(_cast(len(found) + 1, number, graph, conversion, step.records))
+    return found
+
+
+def _cast(number: int, at: int, graph: Graph, conversion: Conversion, records: Mapping[int, Record]) -> Cast:
+    record = records.get(conversion.record or 0)
+    node = conversion.node
+    origin = records.get(record.origin or 0) if record else None
+    stack = record.stack if record and record.stack else origin.stack if origin else ()
+    if not stack and node is not None and node.location is not None:
+        function, file, line = node.location
+        stack = (Frame(file, line, function),)
+    why = _why(conversion, record, origin)
+    parameter = (record.parameter if record else "") or (origin.parameter if origin else "")
+    topic, remedy = _remedy(_Case(conversion, record, why, parameter))
+    return Cast(
+        number=number,
+        graph=at,
+        node=node.name if node else None,
+        line=node.line if node else None,
+        ir=graph.around(node) if node else {"operands": [], "node": [], "users": []},
+        hlo=conversion.hlo,
+        origin=conversion.origin,
+        operation=conversion.record or 0,
+        source=conversion.source,
+        target=conversion.target,
+        shape=conversion.shape,
+        bytes=conversion.bytes,
+        floating=conversion.floating,
+        phase=record.phase if record else UNKNOWN,
+        module=_module(record, origin),
+        op=_op(record),
+        place=stack[0] if stack else None,
+        program=next((frame for frame in stack if not _installed(frame)), None),
+        why=why,
+        exactness=conversion.exactness,
+        topic=topic,
+        remedy=remedy,
+        parameter=parameter,
+        implicit=record.implicit if record else None,
+    )
+
+
+def _module(record: Record | None, origin: Record | None) -> str:
+    if record is None:
+        return ""
+    return record.module or (origin.module if origin else "")
+
+
+def _op(record: Record | None) -> str:
+    if record is None:
+        return ""
+    if record.engine:
+        return f"after {record.node}" if record.node else "the root of the backward"
+    recomputed = bool(record.module and record.function)
+    return record.function if recomputed or not record.node else record.node
+
+
+def _installed(frame: Frame) -> bool:
+    return "site-packages" in frame.file or "dist-packages" in frame.file or "<" in frame.file
+
+
+def _why(conversion: Conversion, record: Record | None, origin: Record | None) -> str:
+    """Return who asked for a conversion."""
+    if record is None:
+        return UNKNOWN
+    if record.phase == OPTIMIZER:
+        return STEP
+    if record.engine:
+        return ENGINE
+    if conversion.of_product and record.function in _PRODUCT_FUNCTIONS and not record.autocast:
+        return PRODUCT
+    if record.op in _CAST_OPS and record.node.startswith(CAST_NODES) and not record.function:
+        # The derivative of a cast is a cast: whoever asked for the one asked for the other.
+        record = origin or record
+    return _why_forward(record)
+
+
+def _why_forward(record: Record) -> str:
+    if record.op not in _CAST_OPS:
+        return MATH
+    if record.function in _ASKED:
+        return EXPLICIT
+    return AUTOCAST if record.autocast else MATH
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What decides what to do about a conversion."""
+
+    conversion: Conversion
+    record: Record | None
+    why: str
+    parameter: str
+
+    @property
+    def backward(self) -> bool:
+        return self.record is not None and self.record.phase == BACKWARD
+
+    @property
+    def widens(self) -> bool:
+        return self.conversion.source in _NARROW and self.conversion.target == "f32"
+
+    @property
+    def narrow_product(self) -> bool:
+        """Whether it stands beside an elementwise product of narrow tensors, which XLA makes in float32."""
+        pair = {self.conversion.source, self.conversion.target}
+        return self.record is not None and self.record.op == "aten.mul" and pair in ({"bf16", "f32"}, {"f16", "f32"})
+
+    @property
+    def casts(self) -> bool:
+        return self.record is not None and self.record.op in _CAST_OPS
+
+
+_REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
+    (lambda case: not case.conversion.floating, None, NEEDED),
+    (
+        lambda case: case.narrow_product,
+        "native-mul",
+        "XLA_NATIVE_MUL=1, or native_mul_context(): multiply in the operands' dtype",
+    ),
+    (
+        lambda case: case.conversion.exactness == EXACT_ROUND_TRIP,
+        "exact-casts",
+        "castoff's wheels leave out the round trip",
+    ),
+    (
+        lambda case: case.backward and case.widens and case.conversion.of_product and bool(case.parameter),
+        "wide-weight-grad",
+        "wide_grads(model), with weights in the narrow dtype: the product gives the float32 gradient",
+    ),
+    (
+        lambda case: case.why == PRODUCT or (case.conversion.of_product and case.widens and case.why == EXPLICIT),
+        "matmul-out-dtype",
+        "out_dtype=torch.float32: one product that accumulates and returns float32",
+    ),
+    (
+        lambda case: case.why == STEP and case.widens and case.conversion.of_product and case.casts,
+        "wide-weight-grad",
+        "wide_grads(model): the gradient is float32 already",
+    ),
+    (
+        lambda case: case.why == ENGINE,
+        "grad-dtype",
+        "Tensor.grad_dtype of the leaf, or ctx.set_output_grad_dtype of the Function",
+    ),
+    (
+        lambda case: (
+            case.why == AUTOCAST and not case.backward and bool(case.parameter) and case.conversion.into_product
+        ),
+        "wide-weight-grad",
+        "weights in bfloat16 with wide_grads(model) need no cast in each step",
+    ),
+    (
+        lambda case: case.conversion.exactness == LOSSY_ROUND_TRIP,
+        None,
+        "none: the value was rounded on the way here; keep it in one dtype",
+    ),
+    (lambda case: case.why == EXPLICIT, None, f"{NEEDED}, if the program wants that dtype here"),
+)
+"""When to do what: the topic that removes a conversion, and how; the first that fits. If none does, it is needed."""
+
+
+def _remedy(case: _Case) -> tuple[str | None, str]:
+    """Return the topic that removes a conversion and what to do, or that it is needed."""
+    return next(((topic, text) for applies, topic, text in _REMEDIES if applies(case)), (None, NEEDED))
+
+
+def counted(casts: Sequence[Cast], attribute: str) -> dict[str, int]:
+    """Return how many casts there are by an attribute of theirs, the most first."""
+    counts: dict[str, int] = {}
+    for cast in casts:
+        value = str(getattr(cast, attribute))
+        counts[value] = counts.get(value, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

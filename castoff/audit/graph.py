@@ -1,0 +1,258 @@
+"""Reads a lazy graph, as IR and as the HLO that it lowers to, and finds its conversions.
+
+torch_xla prints both; ``castoff.audit.watch`` gives every node a scope ``castoff<N>.<M>``, which stands
+in the IR line and in the metadata of each HLO instruction made of it. So a conversion in the HLO is
+traced to the IR line, and to the operation of the program, that it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from castoff.audit.dtypes import is_exact, is_float, size_of
+from castoff.tpu.hlo import Instruction, parse
+
+SCOPE = "castoff"
+
+_NODE = re.compile(r"^\s*(%\d+) = (\([^()]*\)|\S+) ([\w:]+)\((.*?)\)(?:, |$)(.*)$")
+_OPERAND = re.compile(r"%\d+")
+_SCOPE_OF_NODE = re.compile(r"\bscope=(\S+?)(?:,|$)")
+_LOCATION = re.compile(r"\blocation=(\S+?)@(\S+?):(\d+)")
+_RECORD = re.compile(rf"(?:^|/){SCOPE}(\d+)\.\d+(?=/|$)")
+_SHAPE = re.compile(r"(\w+)\[([^\]]*)\]")
+
+_VIEWS = frozenset(
+    {
+        *("all-gather", "bitcast", "broadcast", "collective-permute", "copy", "reshape", "reverse", "slice"),
+        *("dynamic-slice", "gather", "optimization-barrier", "transpose"),
+    }
+)
+"""Instructions whose every element is an element of their first operand."""
+
+_PRODUCTS = ("dot", "convolution")
+
+EXACT_WIDENING = "exact widening"
+LOSSY_NARROWING = "lossy narrowing"
+EXACT_ROUND_TRIP = "exact round trip"
+LOSSY_ROUND_TRIP = "lossy round trip"
+EXACTNESS = (EXACT_WIDENING, LOSSY_NARROWING, EXACT_ROUND_TRIP, LOSSY_ROUND_TRIP)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the IR.
+
+    Attributes:
+        name: Its name, such as "%20".
+        line: The line of the text that it stands in, from 0.
+        op: What it computes, such as "xla::cast".
+        operands: The names of the nodes that it takes.
+        scope: The scope that it was made in.
+        location: The function, file name and line that torch_xla noted; of a node made within an
+            operation that was watched, that is not the user's.
+    """
+
+    name: str
+    line: int
+    op: str
+    operands: tuple[str, ...]
+    scope: str
+    location: tuple[str, str, int] | None
+
+    @property
+    def record(self) -> int | None:
+        """The number of the operation that it was made by, if that was watched."""
+        return record_of(self.scope)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion between dtypes in the HLO of a graph.
+
+    Attributes:
+        node: The IR node that it comes from; None if it cannot be told.
+        record: The number of the operation that it comes from; None if that was not watched.
+        hlo: Its name in the HLO, such as "convert.38".
+        origin: What the HLO's metadata says that it comes from, such as "castoff6.6/xla__cast".
+        source: The dtype that it converts from.
+        target: The dtype that it converts to.
+        shape: The sizes of the tensor.
+        exactness: One of EXACTNESS.
+        of_product: Whether it widens what a matrix product or convolution has just rounded, views aside.
+        of_input: Whether it converts an input of the graph, views aside.
+        into_product: Whether a matrix product or convolution takes it, views aside.
+    """
+
+    node: Node | None
+    record: int | None
+    hlo: str
+    origin: str
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    exactness: str
+    of_product: bool
+    of_input: bool
+    into_product: bool
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that it reads and writes."""
+        return prod(self.shape) * (size_of(self.source) + size_of(self.target))
+
+    @property
+    def floating(self) -> bool:
+        """Whether both dtypes are floating point."""
+        return is_float(self.source) and is_float(self.target)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph that a step handed to the device.
+
+    Attributes:
+        reason: What made it run, such as "end of the step".
+        place: The line of the program that did so; "" for the end of the step.
+        ir: The lines of its IR.
+        hlo: The HLO that it lowers to.
+        stablehlo: The same as portable StableHLO, if that was asked for.
+        partitions: The devices that its shardings are for.
+    """
+
+    reason: str
+    place: str
+    ir: tuple[str, ...]
+    hlo: str
+    stablehlo: bytes = b""
+    partitions: int = 1
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """Its IR nodes by name, in the order of the text."""
+        return {node.name: node for node in read_ir(self.ir)}
+
+    def conversions(self) -> list[Conversion]:
+        """Every conversion that it makes, in the order in which its nodes were lowered."""
+        return _Conversions(self).all()
+
+    def around(self, node: Node) -> dict[str, list[str]]:
+        """The lines of a node, of what it takes and of what takes it."""
+        users = [other.line for other in self.nodes.values() if node.name in other.operands]
+        operands = [self.nodes[name].line for name in node.operands if name in self.nodes]
+        lines = {"operands": operands, "node": [node.line], "users": users}
+        return {key: [self.ir[line].strip() for line in value] for key, value in lines.items()}
+
+
+def record_of(scope: str) -> int | None:
+    """Return the number of the operation that a scope belongs to."""
+    match = _RECORD.search(scope)
+    return int(match[1]) if match else None
+
+
+def read_ir(lines: tuple[str, ...]) -> Iterator[Node]:
+    """Read the nodes of IR text."""
+    for number, line in enumerate(lines):
+        match = _NODE.match(line)
+        if match is None:
+            continue
+        name, _, op, operands, attributes = match.groups()
+        scope, location = _SCOPE_OF_NODE.search(attributes), _LOCATION.search(attributes)
+        yield Node(
+            name=name,
+            line=number,
+            op=op,
+            operands=tuple(_OPERAND.findall(operands)),
+            scope=scope[1] if scope else "",
+            location=(location[1], location[2], int(location[3])) if location else None,
+        )
+
+
+class _Conversions:
+    """Finds the conversions of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._by_origin: dict[str, list[Node]] = defaultdict(list)
+        for node in graph.nodes.values():
+            self._by_origin[_origin(node)].append(node)
+        self._instructions: dict[str, Instruction] = {}
+        self._users: dict[str, list[str]] = defaultdict(list)
+        if graph.hlo:
+            for instruction in parse(graph.hlo).instructions():
+                self._instructions[instruction.name] = instruction
+                for operand in instruction.operands:
+                    self._users[operand].append(instruction.name)
+
+    def all(self) -> list[Conversion]:
+        converts = [inner for inner in self._instructions.values() if inner.op == "convert"]
+        converts.sort(key=lambda inner: int(inner.name.rpartition(".")[2] or 0))
+        taken: dict[str, int] = defaultdict(int)
+        found = []
+        for convert in converts:
+            nodes = self._by_origin.get(convert.op_name, [])
+            # Nodes and instructions of one origin come in the same order; a cast is one convert.
+            at = taken[convert.op_name]
+            taken[convert.op_name] += 1
+            node = nodes[min(at, len(nodes) - 1)] if nodes else None
+            if self._instructions[convert.operands[0]].dtype != convert.dtype:  # lowerings also write those
+                found.append(self._conversion(convert, node))
+        return found
+
+    def _conversion(self, convert: Instruction, node: Node | None) -> Conversion:
+        match = _SHAPE.match(convert.shape)
+        assert match is not None
+        behind = self._behind(convert)
+        source = self._instructions[convert.operands[0]].dtype
+        return Conversion(
+            node=node,
+            record=record_of(convert.op_name),
+            hlo=convert.name,
+            origin=convert.op_name,
+            source=source,
+            target=convert.dtype,
+            shape=tuple(int(size.lstrip("<=")) for size in match[2].split(",") if size),
+            exactness=self._exactness(source, convert.dtype, behind),
+            of_product=behind.op in _PRODUCTS and is_exact(source, convert.dtype),
+            of_input=behind.op == "parameter",
+            into_product=self._feeds_product(convert),
+        )
+
+    def _behind(self, convert: Instruction) -> Instruction:
+        """Return what a conversion gets its elements from, views aside."""
+        inner = self._instructions[convert.operands[0]]
+        while _is_view(inner):
+            inner = self._instructions[inner.operands[0]]
+        return inner
+
+    def _exactness(self, source: str, target: str, behind: Instruction) -> str:
+        if behind.op == "convert":
+            before = self._instructions[behind.operands[0]].dtype
+            if before == target:
+                return EXACT_ROUND_TRIP if is_exact(before, source) else LOSSY_ROUND_TRIP
+        return EXACT_WIDENING if is_exact(source, target) else LOSSY_NARROWING
+
+    def _feeds_product(self, convert: Instruction) -> bool:
+        queue, seen = [convert.name], {convert.name}
+        while queue:
+            for user in self._users[queue.pop()]:
+                instruction = self._instructions[user]
+                if instruction.op in _PRODUCTS:
+                    return True
+                if _is_view(instruction) and user not in seen:
+                    seen.add(user)
+                    queue.append(user)
+        return False
+
+
+def _is_view(instruction: Instruction) -> bool:
+    sharding = instruction.op == "custom-call" and len(instruction.operands) == 1
+    return bool(instruction.operands) and (instruction.op in _VIEWS or sharding)
+
+
+def _origin(node: Node) -> str:
+    """Return what the metadata of the instructions of a node says that they come from."""
+    return (f"{node.scope}/{node.op}" if node.scope else node.op).replace("::", "__")

@@ -1,0 +1,81 @@
+"""Module paths: where in the tree of modules an operation runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+
+class ModulePaths:
+    """Knows the path of the innermost module whose forward runs; use it as a context manager.
+
+    A module that is called outside any other is a root, named by its class; those within it have their
+    names below it, as in ``named_modules``.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._roots: list[Any] = []  # their modules' ids are keys: they must stay
+        self._parameters: dict[int, tuple[Callable[[], Any], str]] = {}
+        self._here = threading.local()
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> ModulePaths:  # noqa: PYI034 - typing.Self is of Python 3.11
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(self._begin)
+        after = hooks.register_module_forward_hook(self._end, always_call=True)
+        self._exits.callback(before.remove)
+        self._exits.callback(after.remove)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.__exit__(kind, error, trace)
+
+    def current(self) -> str:
+        """Return the path of the innermost module that runs in this thread; "" outside modules."""
+        stack = self._stack()
+        return stack[-1] if stack else ""
+
+    def parameter(self, tensor: Any) -> str:
+        """Return the path of the parameter that a tensor of an operation is; "" if it is none of a module seen here."""
+        reference, name = self._parameters.get(id(tensor), (lambda: None, ""))
+        return name if reference() is tensor else ""
+
+    def _stack(self) -> list[str]:
+        stack: list[str] | None = getattr(self._here, "stack", None)
+        if stack is None:
+            stack = self._here.stack = []
+        return stack
+
+    def _begin(self, module: Any, _args: Any) -> None:
+        stack = self._stack()
+        if id(module) not in self._names:
+            self._name(module, stack[-1] if stack else "")
+        path = self._names[id(module)]
+        stack.append(path)
+        for name, parameter in module.named_parameters(recurse=False):
+            seen = _below_functionalization(parameter)
+            self._parameters[id(seen)] = (weakref.ref(seen), f"{path}.{name}")
+
+    def _end(self, _module: Any, _args: Any, _output: Any) -> None:
+        self._stack().pop()
+
+    def _name(self, root: Any, below: str) -> None:
+        own = type(root).__name__
+        path = f"{below}.{own}" if below else own
+        self._roots.append(root)
+        for name, module in root.named_modules():
+            self._names.setdefault(id(module), f"{path}.{name}" if name else path)
+
+
+def _below_functionalization(tensor: Any) -> Any:
+    """Return a tensor as operations see it that reach the device."""
+    return torch._from_functional_tensor(tensor) if torch._is_functional_tensor(tensor) else tensor

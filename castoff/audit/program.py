@@ -1,0 +1,203 @@
+"""``castoff audit``: runs a function of a user's program in their environment and reads what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from castoff.audit import worker
+from castoff.audit.report import FORBIDDABLE, Report
+from castoff.context import Context
+from castoff.errors import AuditError
+from castoff.interpreter import Interpreter, active_python, find_interpreter
+from castoff.pin import Pin
+from castoff.tpu.client import Compiled, TpuCompiler
+from castoff.tpu.environment import compiler_environment, results, stock_environment
+from castoff.tpu.hlo import parse
+from castoff.tpu.program import packages_of, parse_target
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user wants to know.
+
+    Attributes:
+        program: The file.
+        function: The function in it that is one step.
+        calls: How often to call it; the last call counts.
+        python: The Python of the user's environment; the active one if None.
+        topology: The TPUs whose compiler is asked what it keeps; None for none.
+    """
+
+    program: Path
+    function: str
+    calls: int = 2
+    python: str | None = None
+    topology: str | None = None
+
+
+def parse_request(target: str, calls: int, python: str | None, topology: str | None) -> Request:
+    """Read what was given on the command line.
+
+    Raises:
+        AuditError: There is no such program.
+    """
+    program, function = parse_target(target, AuditError)
+    return Request(program, function, calls, python, topology)
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Check what was given with --forbid.
+
+    Raises:
+        AuditError: There is no such kind of cast.
+    """
+    for kind in kinds:
+        if kind not in FORBIDDABLE:
+            raise AuditError(
+                "there is no such kind of cast",
+                expected=" or ".join(FORBIDDABLE),
+                found=kind,
+                next_step="Mend --forbid.",
+            )
+
+
+def audit_program(
+    request: Request,
+    pin: Pin,
+    *,
+    compare_stock: bool,
+    stock_python: Path | None,
+    indexes: Sequence[str],
+    context: Context,
+) -> dict[str, Report]:
+    """Audit a user's function.
+
+    Args:
+        request: What the user wants to know.
+        pin: The pin whose stock wheels and TPU compiler are meant.
+        compare_stock: Whether to do the same under stock wheels.
+        stock_python: The Python of an environment with these; one is made if None.
+        indexes: Package indexes to fetch them from, besides pip's own.
+        context: The means of the build.
+
+    Returns:
+        The report by whose wheels it is of: "here", and "stock" if asked for.
+
+    Raises:
+        CastoffError: What went wrong.
+    """
+    here = _interpreter(request, context)
+    environments: dict[str, tuple[Interpreter, dict[str, str]]] = {"here": (here, {})}
+    if compare_stock or stock_python is not None:
+        python = stock_python or stock_environment(pin, here, indexes, context)
+        more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(packages_of(here, context))}
+        environments["stock"] = (Interpreter(here.version, python.absolute()), more)
+    if request.topology is None:
+        return {name: _audit(request, *where, context) for name, where in environments.items()}
+    with TpuCompiler(compiler_environment(pin, context), results(context.cache)) as compiler:
+        devices = compiler.devices(request.topology)
+        reports = {}
+        for name, (interpreter, more) in environments.items():
+            report = _audit(request, interpreter, {"CPU_NUM_DEVICES": str(devices), **more}, context)
+            reports[name] = _on_tpu(report, request, compiler, context)
+    return reports
+
+
+def meta_program(request: Request, context: Context) -> dict[str, Any]:
+    """Run a user's function on the meta device and return what was found.
+
+    Raises:
+        CastoffError: What went wrong.
+    """
+    return _run("meta", request, _interpreter(request, context), {}, context)
+
+
+def _interpreter(request: Request, context: Context) -> Interpreter:
+    found = find_interpreter(request.python or active_python(), context.runner)
+    if found.path is None:
+        raise AuditError(
+            "there is no Python to run the program with",
+            expected="an environment with torch, active or given with --python",
+            found="no Python",
+            next_step="Activate the environment, or give the path of its python with --python.",
+        )
+    return found
+
+
+def _audit(request: Request, interpreter: Interpreter, more: Mapping[str, str], context: Context) -> Report:
+    kind = "xla" if request.topology is None else "stablehlo"
+    report = Report.from_dict(_run(kind, request, interpreter, more, context))
+    if not report.graphs:
+        raise AuditError(
+            f"{request.function}() computes nothing on XLA",
+            expected="a function that computes with tensors on torch_xla.device()",
+            found="no graph",
+            next_step="Move its model and inputs to torch_xla.device(), or ask with --meta.",
+        )
+    return report
+
+
+def _run(
+    kind: str, request: Request, interpreter: Interpreter, more: Mapping[str, str], context: Context
+) -> dict[str, Any]:
+    """Run the worker and return its report as plain data."""
+    assert interpreter.path is not None
+    about = f"{request.function}() of {request.program.name} with {interpreter.path}"
+    with tempfile.TemporaryDirectory(prefix="castoff-audit-") as folder, context.console.step("audit", about):
+        path = Path(folder) / "report.json"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
+        environment.update(PJRT_DEVICE="CPU", **more)
+        completed = context.runner.run(
+            [interpreter.path, worker.__file__, kind, request.program, request.function, str(request.calls), path],
+            name="audit",
+            env=environment,
+            check=False,
+        )
+        if completed.returncode == 0:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        try:
+            answer = json.loads(completed.output.splitlines()[-1])
+        except (IndexError, ValueError):
+            answer = {}
+        if completed.returncode != worker.BAD_PROGRAM or not isinstance(answer, dict) or "found" not in answer:
+            answer = {
+                "expected": "the program runs to its end",
+                "found": f"exit status {completed.returncode}; it ended with\n{completed.tail}",
+                "next_step": f"Read the whole log: {completed.log}",
+            }
+        raise AuditError(f"{request.program.name} cannot be audited", **answer)
+
+
+def _on_tpu(report: Report, request: Request, compiler: TpuCompiler, context: Context) -> Report:
+    """Ask the TPU compiler what it keeps of each cast."""
+    assert request.topology is not None
+    kept = []
+    with context.console.step("compile", f"for {request.topology}"):
+        for graph in report.graphs:
+            made = compiler.compile(graph.stablehlo, request.topology, graph.partitions)
+            kept.append(converts_by_origin(made))
+    casts = tuple(
+        replace(cast, tpu=kept[cast.graph][cast.origin, cast.source, cast.target] if cast.origin else 0)
+        for cast in report.casts
+    )
+    graphs = tuple(replace(graph, stablehlo=b"") for graph in report.graphs)
+    return replace(report, casts=casts, graphs=graphs)
+
+
+def converts_by_origin(compiled: Compiled) -> Counter[tuple[str, str, str]]:
+    """Count the converts of optimised HLO by what they come from, the dtype before and the dtype after."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for computation in parse(compiled.hlo).computations.values():
+        dtypes = {inner.name: inner.dtype for inner in computation}
+        counts.update(
+            (inner.op_name, dtypes[inner.operands[0]], inner.dtype) for inner in computation if inner.op == "convert"
+        )
+    return counts

@@ -1,0 +1,190 @@
+"""The report of an audit: counts, checks, and the report as JSON, whose schema is report.schema.json."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from castoff.audit.casts import PHASES, Cast, Frame, counted
+from castoff.audit.graph import EXACTNESS, Graph
+
+FORMAT = "castoff audit 1"
+
+FORBIDDABLE = tuple(name.replace(" ", "-") for name in EXACTNESS)
+"""What ``--forbid`` takes."""
+
+COLUMNS = ("casts", "bytes", "phase", "from → to", "exactness", "why", "module", "op", "where", "removed by")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found.
+
+    Attributes:
+        versions: The versions of torch and torch_xla.
+        graphs: The graphs that the step handed to the device.
+        casts: The conversions in them.
+    """
+
+    versions: Mapping[str, str]
+    graphs: tuple[Graph, ...]
+    casts: tuple[Cast, ...]
+
+    @property
+    def floating(self) -> tuple[Cast, ...]:
+        """The casts between floating point dtypes: the ones that are counted and checked."""
+        return tuple(cast for cast in self.casts if cast.floating)
+
+    @property
+    def bytes(self) -> int:
+        """What the casts between floating point dtypes read and write in one step."""
+        return sum(cast.bytes for cast in self.floating)
+
+    def totals(self) -> dict[str, Any]:
+        """Return counts of the casts between floating point dtypes, and of the other conversions."""
+        floating = self.floating
+        return {
+            "casts": len(floating),
+            "bytes": self.bytes,
+            "other_conversions": len(self.casts) - len(floating),
+            **{f"by_{name}": counted(floating, name) for name in ("phase", "why", "exactness", "topic")},
+        }
+
+    def faults(self, max_casts: int | None = None, forbid: Iterable[str] = ()) -> list[str]:
+        """Return what is wrong with the step by someone's own rules; nothing, if all is well.
+
+        Args:
+            max_casts: How many casts between floating point dtypes there may be; None for any number.
+            forbid: Kinds that there may not be, of FORBIDDABLE.
+
+        Raises:
+            ValueError: There is no such kind.
+        """
+        floating = self.floating
+        found = []
+        if max_casts is not None and len(floating) > max_casts:
+            found.append(f"{len(floating)} casts, where {max_casts} are allowed")
+        for kind in forbid:
+            if kind not in FORBIDDABLE:
+                raise ValueError(f"expected one of {', '.join(FORBIDDABLE)}; found {kind!r}")
+            bad = [cast for cast in floating if cast.exactness.replace(" ", "-") == kind]
+            if bad:
+                places = ", ".join(dict.fromkeys(str(cast.place or cast.op or cast.node) for cast in bad))
+                found.append(f"{len(bad)} × {bad[0].exactness}, which is forbidden: {places}")
+        return found
+
+    def rows(self, *, everything: bool = False, tpu: bool = False) -> list[list[str]]:
+        """Return the cells of a table for a person: alike casts together, in the order of the program.
+
+        Modules whose paths differ in numbers only, such as the layers of a stack, are alike.
+
+        Args:
+            everything: Also the conversions from and to integers.
+            tpu: With a column of how many of them the TPU compiler keeps.
+        """
+        groups: dict[tuple[str, ...], list[Cast]] = {}
+        for cast in self.casts if everything else self.floating:
+            key: tuple[str, ...] = (
+                *(cast.phase, f"{cast.source} → {cast.target}", cast.exactness, cast.why, _alike(cast.module), cast.op),
+                *(str(cast.place or ""), cast.topic or cast.remedy),
+            )
+            groups.setdefault(key, []).append(cast)
+        ordered = sorted(groups.items(), key=lambda item: (PHASES.index(item[0][0]), min(c.operation for c in item[1])))
+        rows = []
+        for key, casts in ordered:
+            kept = sum(1 for cast in casts if cast.tpu)
+            more = [f"keeps {kept}" if kept else "keeps none"] if tpu else []
+            rows.append([str(len(casts)), f"{sum(cast.bytes for cast in casts):,}", *key, *more])
+        return rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain data: report.schema.json says what is in it."""
+        return {
+            "format": FORMAT,
+            "versions": dict(self.versions),
+            "totals": self.totals(),
+            "casts": [cast.as_dict() for cast in self.casts],
+            "graphs": [_graph_as_dict(graph) for graph in self.graphs],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """Return the report that some plain data is.
+
+        Raises:
+            ValueError: It is none, or of another format.
+        """
+        if data.get("format") != FORMAT:
+            raise ValueError(f"expected a report of the format {FORMAT!r}; found {data.get('format')!r}")
+        return cls(data["versions"], tuple(map(_graph, data["graphs"])), tuple(map(_cast, data["casts"])))
+
+
+def _graph_as_dict(graph: Graph) -> dict[str, Any]:
+    more = {"stablehlo": base64.b64encode(graph.stablehlo).decode()} if graph.stablehlo else {}
+    parts = {"reason": graph.reason, "place": graph.place, "partitions": graph.partitions}
+    return {**parts, "ir": list(graph.ir), "hlo": graph.hlo, **more}
+
+
+def _graph(data: Mapping[str, Any]) -> Graph:
+    stablehlo = base64.b64decode(data.get("stablehlo", ""))
+    return Graph(data["reason"], data["place"], tuple(data["ir"]), data["hlo"], stablehlo, data["partitions"])
+
+
+def _cast(data: Mapping[str, Any]) -> Cast:
+    frames = {name: Frame(**data[name]) if data[name] else None for name in ("place", "program")}
+    return Cast(**{**data, **frames, "shape": tuple(data["shape"])})
+
+
+def _alike(module: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of torch and torch_xla in this environment."""
+    found = {}
+    for project in ("torch", "torch_xla"):
+        try:
+            found[project] = importlib.metadata.version(project)
+        except importlib.metadata.PackageNotFoundError:
+            found[project] = "none"
+    return found
+
+
+def summary(report: Report) -> str:
+    """Return the counts of a report in some lines."""
+    totals = report.totals()
+    lines = [f"{totals['casts']} casts, {totals['bytes']:,} bytes moved by them in one step"]
+    for name in ("phase", "why", "exactness", "topic"):
+        parts = [f"{key} {count}" for key, count in totals[f"by_{name}"].items() if key != "None"]
+        if parts:
+            title = {"topic": "removable by"}.get(name, f"by {name}")
+            lines.append(f"  {title + ':':<14} {', '.join(parts)}")
+    remedies = dict.fromkeys((cast.topic, cast.remedy) for cast in report.floating if cast.topic is not None)
+    lines += [f"  {topic}: {remedy}" for topic, remedy in remedies]
+    if totals["other_conversions"]:
+        lines.append(f"  and {totals['other_conversions']} conversions from or to integers")
+    return "\n".join(lines)
+
+
+def compared(reports: Mapping[str, Report]) -> list[list[str]]:
+    """Return the cells of a table that sets reports side by side, a column each.
+
+    Args:
+        reports: The reports by whose wheels they are of.
+    """
+    totals = [report.totals() for report in reports.values()]
+    rows = [["casts", *(str(total["casts"]) for total in totals)]]
+    for name in ("phase", "why", "exactness"):
+        keys = dict.fromkeys(key for total in totals for key in total[f"by_{name}"])
+        rows += [[f"  {name}: {key}", *(str(total[f"by_{name}"].get(key, 0)) for total in totals)] for key in keys]
+    rows.append(["bytes moved by casts", *(f"{total['bytes']:,}" for total in totals)])
+    return rows
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as plain text."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (columns, *rows))

@@ -1,0 +1,73 @@
+"""Audits a function of a program: run with the Python of the environment whose torch is asked.
+
+``python worker.py KIND PROGRAM.py FUNCTION CALLS REPORT.json`` calls it and writes what it found to REPORT.json.
+KIND is ``xla``; ``stablehlo``, for a report that has StableHLO for the TPU compiler too; or ``meta``, on the meta
+device. What the program prints goes where it always does. If the program is at fault, or the environment, the
+last line of standard output is JSON that says how.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+BAD_PROGRAM = 3
+"""The exit status when the program is at fault, or the environment."""
+
+
+def main() -> int:
+    """Run the script."""
+    kind, program, function, calls, report = sys.argv[1:]
+    if sys.path[0] == str(Path(__file__).parent):
+        del sys.path[0]
+    sys.path.insert(0, str(Path(program).parent))
+    # Packages of the user's environment, for one that has torch and torch_xla only; and castoff itself.
+    more = [path for path in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if path]
+    sys.path += [*more, str(Path(__file__).parents[2])]
+    needed = "torch" if kind == "meta" else "torch_xla"
+    try:
+        importlib.import_module(needed)
+    except ImportError as error:
+        return _fault(f"{needed} can be imported", str(error), "Name an environment that has it with --python.")
+    try:
+        found = _on_meta(program, function) if kind == "meta" else _on_xla(program, function, int(calls), kind)
+    except Exception as error:  # noqa: BLE001 - whatever a user's program raises
+        traceback.print_exc()
+        where = "on the CPU" if kind != "meta" else "with torch's default device set to meta"
+        return _fault(
+            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", f"Mend it; it runs {where}."
+        )
+    Path(report).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+def _on_xla(program: str, function: str, calls: int, kind: str) -> dict[str, object]:
+    from castoff.audit import audit
+    from castoff.tpu.trace import function_of
+
+    return audit(function_of(program, function), calls=calls, stablehlo=kind == "stablehlo").as_dict()
+
+
+def _on_meta(program: str, function: str) -> dict[str, object]:
+    from castoff.audit.meta import audit_meta
+    from castoff.tpu.trace import function_of
+
+    def step() -> Callable[[], object]:
+        return function_of(program, function)
+
+    found: dict[str, object] = audit_meta(step).as_dict()
+    return found
+
+
+def _fault(expected: str, found: str, next_step: str) -> int:
+    print("\n" + json.dumps({"expected": expected, "found": found, "next_step": next_step}))
+    return BAD_PROGRAM
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""``castoff.audit.audit``: what it says of steps whose casts are known."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+from torch import nn
+
+from castoff.audit import audit, worker
+from castoff.audit.watch import Watch
+
+HERE = Path(__file__)
+WORKER = Path(worker.__file__)
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+def on_xla(*shape, dtype=F32, requires_grad=False):
+    tensor = torch.ones(*shape, dtype=dtype).to("xla").requires_grad_(requires_grad)
+    torch_xla.sync()
+    return tensor
+
+
+def told(report):
+    """What is said of each cast between float dtypes, without the line."""
+    return [(c.phase, f"{c.source} {c.target}", c.why, c.exactness, c.topic) for c in report.floating]
+
+
+class Wide(torch.autograd.Function):
+    """The identity, with a float32 gradient whatever its input is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ones(grad.shape, device=grad.device)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self, checkpoint=False):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+        self.checkpoint = checkpoint
+
+    def forward(self, x):
+        if self.checkpoint:
+            return torch.utils.checkpoint.checkpoint(self.blocks, x, use_reentrant=False)
+        return self.blocks(x)
+
+
+@pytest.mark.passes_on_stock
+class TestReasons:
+    def test_explicit(self):
+        x = on_xla(4, 8)
+        report = audit(lambda: x.sin().bfloat16().to(F32))
+        assert told(report) == [
+            ("forward", "f32 bf16", "explicit", "lossy narrowing", None),
+            ("forward", "bf16 f32", "explicit", "lossy round trip", None),
+        ]
+        assert [(cast.op, cast.bytes) for cast in report.casts] == [("bfloat16", 4 * 8 * 6), ("to", 4 * 8 * 6)]
+
+    def test_the_line(self):
+        def step():
+            return x.sin().half()
+
+        x = on_xla(4)
+        (cast,) = audit(step).casts
+        assert (cast.place.file, cast.place.line) == (__file__, step.__code__.co_firstlineno + 1)
+        assert cast.program == cast.place
+
+    def test_autocast_and_its_derivative(self):
+        torch.manual_seed(0)
+        linear, x = nn.Linear(8, 16, bias=False).to("xla"), on_xla(4, 8)
+
+        def step():
+            with torch.autocast("xla", dtype=BF16):
+                loss = linear(x).sum()
+            loss.backward()
+            return loss
+
+        report = audit(step)
+        assert sorted(told(report), key=str) == [
+            ("backward", "bf16 f32", "autocast", "exact widening", "wide-weight-grad"),
+            ("forward", "f32 bf16", "autocast", "lossy narrowing", "wide-weight-grad"),
+            ("forward", "f32 bf16", "autocast", "lossy narrowing", None),
+        ]
+        assert {(cast.module, cast.parameter) for cast in report.casts if cast.topic} == {("Linear", "Linear.weight")}
+
+    def test_math(self):
+        x = on_xla(4, 8, dtype=BF16)
+        report = audit(lambda: x * x.sin())
+        assert {row[2] for row in told(report)} == {"op's math type"}
+        assert {row[4] for row in told(report)} == {"native-mul"}
+        assert {cast.op for cast in report.casts} == {"mul"}
+
+    def test_a_conversion_within_an_operation(self):
+        x, weight = on_xla(4, 8, dtype=BF16), on_xla(8)
+        report = audit(lambda: torch.addcmul(weight, x, weight))
+        assert [cast.why for cast in report.floating] == ["op's math type"] * len(report.floating) != []
+        assert all("aten::addcmul" in cast.ir["node"][0] for cast in report.floating)
+
+    def test_the_engine(self):
+        w = on_xla(4, 8, dtype=BF16, requires_grad=True)
+
+        def step():
+            Wide.apply(w.sin()).backward(torch.ones(4, 8, device="xla", dtype=BF16))
+            return w.grad
+
+        rows = [row for row in told(audit(step)) if row[2] == "autograd engine"]
+        assert rows == [("backward", "f32 bf16", "autograd engine", "lossy narrowing", "grad-dtype")]
+
+    def test_a_promoted_operand(self):
+        """The formula of add keeps the dtype of the gradient; the engine converts it to that of the operand."""
+        w, x = on_xla(4, 8, dtype=BF16, requires_grad=True), on_xla(4, 8)
+
+        def step():
+            (w.sin() + x).sum().backward()
+            return w.grad
+
+        (cast,) = (cast for cast in audit(step).floating if cast.why == "autograd engine")
+        assert (cast.op, cast.source, cast.target) == ("after AddBackward0", "f32", "bf16")
+
+    def test_the_optimizer(self):
+        w = on_xla(4, 8, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+
+        def step():
+            w.grad = w.detach().sin()
+            optimizer.step()
+
+        step()
+        torch_xla.sync()
+        w.data = w.data.bfloat16()
+        optimizer.state[w]["momentum_buffer"] = optimizer.state[w]["momentum_buffer"].bfloat16()
+        torch_xla.sync()
+        report = audit(step)
+        assert {(cast.phase, cast.why, cast.op) for cast in report.floating} == {("optimizer", "optimizer", "SGD.step")}
+
+    def test_an_update_by_hand(self):
+        w = on_xla(4, 8, requires_grad=True)
+
+        def step():
+            w.sin().sum().backward()
+            with torch.no_grad():
+                w.sub_(w.grad.bfloat16())
+
+        assert told(audit(step))[0][:3] == ("optimizer", "f32 bf16", "optimizer")
+
+    def test_integers_are_listed_apart(self):
+        x = on_xla(4, 8)
+        report = audit(lambda: x.bool().float())
+        assert (report.floating, [(c.source, c.target) for c in report.casts][-1]) == ((), ("pred", "f32"))
+
+
+class TestTopics:
+    @pytest.mark.fails_on_stock
+    def test_what_the_engine_recorded(self):
+        w = on_xla(4, 8, dtype=BF16, requires_grad=True)
+
+        def step():
+            Wide.apply(w.sin()).backward(torch.ones(4, 8, device="xla", dtype=BF16))
+            return w.grad
+
+        (cast,) = (cast for cast in audit(step).casts if cast.why == "autograd engine")
+        assert cast.implicit == {"produced_by": "WideBackward", "demanded_by": "SinBackward0"}
+
+    @pytest.mark.fails_on_stock
+    def test_an_exact_round_trip_is_gone(self):
+        x = on_xla(4, 8, dtype=BF16)
+        report = audit(lambda: x.float().t().bfloat16().sin())
+        assert "exact round trip" not in report.totals()["by_exactness"]
+
+    @pytest.mark.fails_on_stock
+    def test_a_wide_product_has_no_cast(self):
+        x, out = on_xla(8, 8, dtype=BF16), on_xla(8, 8)
+        assert audit(lambda: torch.mm(x, x, out=out)).casts == ()
+
+    @pytest.mark.fails_on_stock
+    def test_a_wide_gradient_has_no_cast(self):
+        linear, x = nn.Linear(8, 16, bias=False).to("xla", BF16), on_xla(4, 8, dtype=BF16)
+        linear.weight.grad_dtype = F32
+
+        def step():
+            linear(x).sum().backward()
+            return linear.weight.grad
+
+        assert audit(step).casts == ()
+        assert linear.weight.grad.dtype is F32
+
+
+@pytest.mark.passes_on_stock
+class TestPaths:
+    def test_of_the_forward_and_the_backward(self):
+        model, x = Model().to("xla", BF16), on_xla(4, 8)
+        with torch.no_grad():
+            torch_xla.sync()
+
+        def step():
+            with torch.autocast("xla", dtype=torch.float16):
+                model(x).sum().backward()
+            return [parameter.grad for parameter in model.parameters()]
+
+        modules = {phase: set() for phase in ("forward", "backward")}
+        for cast in audit(step).floating:
+            modules[cast.phase].add(cast.module)
+        layers = {f"Model.blocks.{n}.{name}" for n in (0, 1) for name in ("up", "down")}
+        assert modules["forward"] == layers
+        assert modules["backward"] - {""} == layers
+
+    @pytest.mark.skipif(not hasattr(torch, "xla"), reason="the topic checkpoint-on-xla is not in these wheels")
+    def test_of_what_is_recomputed(self):
+        model, x = Model(checkpoint=True).to("xla"), on_xla(4, 8, requires_grad=True)
+
+        def step():
+            with torch.autocast("xla", dtype=BF16):
+                model(x).sum().backward()
+            return x.grad
+
+        recomputed = [cast for cast in audit(step).floating if cast.phase == "backward" and cast.op == "linear"]
+        assert {cast.module for cast in recomputed} >= {"Model.blocks.0.up", "Model.blocks.1.down"}
+
+
+@pytest.mark.passes_on_stock
+class TestGraphs:
+    def test_values_that_are_read(self):
+        x = on_xla(4)
+
+        def step():
+            if x.bfloat16().sum().item() > 3:
+                return x.half()
+            return None
+
+        report = audit(step)
+        assert [(graph.reason, graph.place.split(":")[0]) for graph in report.graphs] == [
+            ("aten._local_scalar_dense reads a value", HERE.name),
+            ("end of the step", ""),
+        ]
+        assert [(cast.graph, cast.target) for cast in report.floating] == [(0, "bf16"), (1, "f16")]
+
+    def test_syncs_of_the_program(self):
+        x = on_xla(4)
+
+        def step():
+            y = x.bfloat16()
+            torch_xla.sync()
+            return y.sin()
+
+        report = audit(step)
+        assert [graph.reason for graph in report.graphs] == ["sync", "end of the step"]
+        assert [cast.graph for cast in report.floating] == [0]
+
+    def test_the_last_call_counts(self):
+        x, calls = on_xla(4), []
+
+        def step():
+            calls.append(1)
+            return x.bfloat16() if len(calls) < 3 else x.half()
+
+        assert [cast.target for cast in audit(step, calls=3).casts] == ["f16"]
+        with pytest.raises(ValueError, match="calls=0"):
+            audit(step, calls=0)
+
+    def test_arguments(self):
+        assert [cast.target for cast in audit(lambda x, to: x.to(to), on_xla(4), to=BF16).casts] == ["bf16"]
+
+    def test_an_error_leaves_nothing_behind(self):
+        x = on_xla(4)
+        before = (torch_xla._XLAC._get_ir_debug(), torch_xla._XLAC._xla_step_marker)
+
+        def step():
+            x.bfloat16()
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            audit(step)
+        assert before == (torch_xla._XLAC._get_ir_debug(), torch_xla._XLAC._xla_step_marker)
+        assert not torch.overrides._get_current_function_mode_stack()
+        assert not torch.nn.modules.module._global_forward_hooks
+
+    def test_nothing_is_recorded_outside(self):
+        with Watch() as watch:
+            pass
+        on_xla(4).bfloat16()
+        assert watch.records == {} and watch.step().graphs == ()
+
+
+PROGRAM = """
+import sys
+sys.path[:0] = {paths!r}
+import torch, torch_xla
+from small_transformer import gradients, loss_of, model_and_data
+
+model, *data = model_and_data(layers=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def step():
+    loss = loss_of(model, *data, amp=True)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+def wrong():
+    raise RuntimeError("mine")
+
+if __name__ == "__main__":
+    import os
+    from castoff.audit import audit
+    from ir_text import normalize_ir
+    import json, re
+    from pathlib import Path
+    saved = Path(os.environ["XLA_SAVE_TENSORS_FILE"] + ".0")
+    sizes = [saved.stat().st_size]
+    kept = step()
+    torch_xla.sync()
+    sizes.append(saved.stat().st_size)
+    del kept
+    for parameter in model.parameters():
+        parameter.grad = None
+    report = audit(step)
+    print(json.dumps([saved.read_text()[sizes[0]:sizes[1]], "\\n".join(report.graphs[0].ir)]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    root = HERE.parents[2]
+    path.write_text(PROGRAM.format(paths=[str(root), str(root / "tests" / "ir")]))
+    return path
+
+
+def operations(ir):
+    """What an IR graph computes, without numbers: its lines, sorted."""
+    lines = re.findall(r"^\s*%\d+ = (\S+|\([^()]*\)) ([\w:]+)\((.*?)\)", ir, re.MULTILINE)
+    return sorted((shape, op, operands.count("%")) for shape, op, operands in lines)
+
+
+@pytest.mark.passes_on_stock
+class TestPrograms:
+    def test_the_graph_is_the_one_that_runs_unwatched(self, program, tmp_path):
+        environment = {**os.environ, "XLA_SAVE_TENSORS_FILE": str(tmp_path / "saved"), "XLA_SAVE_TENSORS_FMT": "text"}
+        done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        unwatched, watched = map(operations, json.loads(done.stdout.splitlines()[-1]))
+        assert unwatched == watched
+        assert len(watched) > 100
+
+    def test_the_worker(self, program, tmp_path):
+        report = tmp_path / "report.json"
+        command = [sys.executable, WORKER, "xla", program, "step", "1", report]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(report.read_text())
+        assert found["totals"]["casts"] == len([cast for cast in found["casts"] if cast["floating"]]) > 30
+        for cast in found["casts"]:
+            line = found["graphs"][cast["graph"]]["ir"][cast["line"]].strip()
+            assert line == cast["ir"]["node"][0] and line.startswith(f"{cast['node']} = ")
+            assert cast["phase"] != "unknown" and cast["place"] is not None
+
+    @pytest.mark.parametrize(("function", "found"), [("wrong", "RuntimeError: mine"), ("none", "no function 'none'")])
+    def test_a_program_at_fault(self, program, tmp_path, function, found):
+        command = [sys.executable, WORKER, "xla", program, function, "1", tmp_path / "report.json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == worker.BAD_PROGRAM
+        assert found in json.loads(done.stdout.splitlines()[-1])["found"]

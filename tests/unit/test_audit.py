@@ -1,0 +1,250 @@
+"""Audits from graphs that are written down here: what is found in them, counted, checked and shown."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from castoff.audit import worker
+from castoff.audit.casts import Cast, Frame, Record, Step, casts_of
+from castoff.audit.graph import Graph, record_of
+from castoff.audit.program import check_kinds, converts_by_origin, parse_request
+from castoff.audit.report import COLUMNS, Report, compared, summary
+from castoff.errors import AuditError
+from castoff.tpu.client import Compiled
+
+SCHEMA = Path(worker.__file__).with_name("report.schema.json")
+
+IR = """\
+IR {
+  %0 = bf16[4,8]{1,0} xla::device_data(), scope=castoff1.1, location=__call__@_ops.py:841, xla_shape=bf16[4,8]{1,0}
+  %1 = f32[4,8]{1,0} xla::cast(%0), scope=castoff1.1, location=__call__@_ops.py:841, xla_shape=f32[4,8]{1,0}
+  %2 = f32[8,4]{0,1} aten::permute(%1), scope=castoff2.2, xla_shape=f32[8,4]{0,1}
+  %3 = bf16[8,4]{0,1} xla::cast(%2), scope=castoff3.3, xla_shape=bf16[8,4]{0,1}
+  %4 = bf16[8,8]{1,0} aten::mm(%3, %0), scope=castoff4.4, xla_shape=bf16[8,8]{1,0}
+  %5 = f32[8,8]{1,0} xla::cast(%4), scope=castoff5.1, xla_shape=f32[8,8]{1,0}, ROOT=0
+  %6 = f32[8,8]{1,0} aten::mul(%5, %5), scope=castoff6.2/aten::mul.1, xla_shape=f32[8,8]{1,0}
+  %7 = bf16[8,8]{1,0} xla::cast(%6), scope=castoff6.2, xla_shape=bf16[8,8]{1,0}
+  %8 = f32[8,8]{1,0} xla::cast(%7), location=clip@train.py:30, xla_shape=f32[8,8]{1,0}, ROOT=1
+  %9 = s32[8,8]{1,0} xla::cast(%8), scope=castoff7.3, xla_shape=s32[8,8]{1,0}, ROOT=2
+}
+"""
+HLO = """\
+HloModule IrToHlo.20
+
+ENTRY %IrToHlo.20 (p0.1: bf16[4,8]) -> (f32[8,8], f32[8,8], s32[8,8]) {
+  %p0.1 = bf16[4,8]{1,0} parameter(0), metadata={op_type="xla__device_data" op_name="castoff1.1/xla__device_data"}
+  %convert.2 = f32[4,8]{1,0} convert(bf16[4,8]{1,0} %p0.1), metadata={op_name="castoff1.1/xla__cast"}
+  %transpose.3 = f32[8,4]{0,1} transpose(f32[4,8]{1,0} %convert.2), dimensions={1,0}
+  %convert.4 = bf16[8,4]{0,1} convert(f32[8,4]{0,1} %transpose.3), metadata={op_name="castoff3.3/xla__cast"}
+  %dot.5 = bf16[8,8]{1,0} dot(bf16[8,4]{0,1} %convert.4, bf16[4,8]{1,0} %p0.1), lhs_contracting_dims={1}
+  %convert.6 = f32[8,8]{1,0} convert(bf16[8,8]{1,0} %dot.5), metadata={op_name="castoff5.1/xla__cast"}
+  %convert.7 = f32[8,8]{1,0} convert(f32[8,8]{1,0} %convert.6), metadata={op_name="castoff6.2/aten__mul.1/aten__mul"}
+  %multiply.8 = f32[8,8]{1,0} multiply(f32[8,8]{1,0} %convert.7, f32[8,8]{1,0} %convert.6)
+  %convert.9 = bf16[8,8]{1,0} convert(f32[8,8]{1,0} %multiply.8), metadata={op_name="castoff6.2/xla__cast"}
+  %convert.10 = f32[8,8]{1,0} convert(bf16[8,8]{1,0} %convert.9), metadata={op_type="xla__cast" op_name="xla__cast"}
+  %convert.11 = s32[8,8]{1,0} convert(f32[8,8]{1,0} %convert.10), metadata={op_name="castoff7.3/xla__cast"}
+  ROOT %tuple.12 = (f32[8,8]{1,0}, f32[8,8]{1,0}, s32[8,8]{1,0}) tuple(%convert.6, %convert.10, %convert.11)
+}
+"""
+HERE = (
+    Frame("/env/lib/python3.11/site-packages/models/llama.py", 7, "forward"),
+    Frame("/home/me/train.py", 12, "step"),
+)
+RECORDS = {
+    1: Record(1, "aten._to_copy", "forward", "M.a", "to", stack=HERE),
+    3: Record(3, "aten._to_copy", "forward", "M.a", "linear", autocast=True, stack=HERE, parameter="M.a.weight"),
+    5: Record(5, "aten._to_copy", "backward", node="ToCopyBackward0", origin=3),
+    6: Record(6, "aten.mul", "optimizer", function="AdamW.step", stack=HERE[1:]),
+    7: Record(7, "aten._to_copy", "forward", "M", "to", stack=HERE),
+}
+GRAPH = Graph("end of the step", "", tuple(IR.splitlines()), HLO)
+
+
+@pytest.fixture
+def report() -> Report:
+    casts = casts_of(Step((GRAPH,), RECORDS))
+    return Report({"torch": "2.9.0", "torch_xla": "2.9.0"}, (GRAPH,), tuple(casts))
+
+
+def by_node(report: Report) -> dict[str | None, Cast]:
+    return {cast.node: cast for cast in report.casts}
+
+
+class TestConversions:
+    def test_each_is_traced_to_its_line(self, report: Report) -> None:
+        for cast in report.casts:
+            assert cast.line is not None
+            line = GRAPH.ir[cast.line].strip()
+            assert line.startswith(f"{cast.node} = {cast.target}[{','.join(map(str, cast.shape))}]")
+            assert cast.ir["node"] == [line]
+        assert [cast.hlo for cast in report.casts] == [f"convert.{n}" for n in (2, 4, 6, 9, 10, 11)]
+
+    def test_a_conversion_to_the_same_type_is_none(self, report: Report) -> None:
+        assert "convert.7" not in [cast.hlo for cast in report.casts]
+
+    def test_exactness(self, report: Report) -> None:
+        assert {node: cast.exactness for node, cast in by_node(report).items()} == {
+            "%1": "exact widening",
+            "%3": "exact round trip",
+            "%5": "exact widening",
+            "%7": "lossy narrowing",
+            "%8": "lossy round trip",
+            "%9": "lossy narrowing",
+        }
+
+    def test_bytes(self, report: Report) -> None:
+        assert {node: cast.bytes for node, cast in by_node(report).items()} == {
+            "%1": 32 * 6,
+            "%3": 32 * 6,
+            "%5": 64 * 6,
+            "%7": 64 * 6,
+            "%8": 64 * 6,
+            "%9": 64 * 8,
+        }
+
+    def test_excerpts(self, report: Report) -> None:
+        excerpt = by_node(report)["%3"].ir
+        assert [line.split(" = ")[0] for line in excerpt["operands"]] == ["%2"]
+        assert [line.split(" = ")[0] for line in excerpt["users"]] == ["%4"]
+
+    @pytest.mark.parametrize(
+        ("scope", "number"),
+        [("castoff12.3", 12), ("user/castoff7.1/aten::mul.2", 7), ("castoffs.1", None), ("", None), ("castoff3", None)],
+    )
+    def test_scopes(self, scope: str, number: int | None) -> None:
+        assert record_of(scope) == number
+
+
+class TestReasons:
+    def test_all(self, report: Report) -> None:
+        assert {node: (cast.phase, cast.why, cast.topic) for node, cast in by_node(report).items()} == {
+            "%1": ("forward", "explicit", None),
+            "%3": ("forward", "autocast", "exact-casts"),
+            "%5": ("backward", "autocast", "wide-weight-grad"),
+            "%7": ("optimizer", "optimizer", "native-mul"),
+            "%8": ("unknown", "unknown", None),
+            "%9": ("forward", "explicit", None),
+        }
+
+    def test_places(self, report: Report) -> None:
+        places = {node: (str(cast.place), str(cast.program)) for node, cast in by_node(report).items()}
+        assert places["%1"] == ("llama.py:7", "train.py:12")
+        assert places["%5"] == places["%1"], "the derivative is where its operation is"
+        assert places["%8"] == ("train.py:30", "train.py:30"), "without an operation, what torch_xla noted"
+        assert by_node(report)["%5"].module == "M.a"
+        assert by_node(report)["%5"].parameter == "M.a.weight"
+
+    @pytest.mark.parametrize(
+        ("record", "why"),
+        [
+            (Record(5, "aten._to_copy", "backward", node="AddBackward0", engine=True), "autograd engine"),
+            (Record(5, "aten._to_copy", "backward", node="SoftmaxBackward0", origin=3), "op's math type"),
+            (Record(5, "aten._to_copy", "backward", node="MineBackward", function="float"), "explicit"),
+            (Record(5, "aten._to_copy", "backward", node="ToCopyBackward0", origin=1), "explicit"),
+            (Record(5, "aten._to_copy", "forward", function="softmax"), "op's math type"),
+            (Record(5, "aten._to_copy", "forward", function="softmax", autocast=True), "autocast"),
+            (Record(5, "aten.native_layer_norm", "forward", function="layer_norm", autocast=True), "op's math type"),
+            (Record(5, "aten.copy", "forward", function="matmul"), "wider product"),
+            (Record(5, "aten._to_copy", "optimizer"), "optimizer"),
+        ],
+    )
+    def test_of_a_widened_product(self, record: Record, why: str) -> None:
+        casts = casts_of(Step((GRAPH,), {**RECORDS, 5: record}))
+        assert next(cast.why for cast in casts if cast.node == "%5") == why
+
+    def test_what_the_engine_recorded(self) -> None:
+        told = {"produced_by": "WideBackward", "demanded_by": "MulBackward0"}
+        records = {
+            **RECORDS,
+            5: Record(5, "aten._to_copy", "backward", node="WideBackward", engine=True, implicit=told),
+        }
+        cast = next(cast for cast in casts_of(Step((GRAPH,), records)) if cast.node == "%5")
+        assert (cast.op, cast.topic, cast.implicit) == ("after WideBackward", "grad-dtype", told)
+
+
+class TestReport:
+    def test_integers_are_not_counted(self, report: Report) -> None:
+        totals = report.totals()
+        assert (totals["casts"], totals["other_conversions"]) == (5, 1)
+        assert totals["bytes"] == 32 * 6 * 2 + 64 * 6 * 3
+        for name in ("by_phase", "by_why", "by_exactness", "by_topic"):
+            assert sum(totals[name].values()) == 5
+
+    def test_checks(self, report: Report) -> None:
+        assert report.faults() == report.faults(5, ()) == []
+        assert report.faults(4, ()) == ["5 casts, where 4 are allowed"]
+        assert report.faults(None, ["lossy-round-trip", "exact-round-trip"]) == [
+            "1 × lossy round trip, which is forbidden: train.py:30",
+            "1 × exact round trip, which is forbidden: llama.py:7",
+        ]
+        with pytest.raises(ValueError, match="found 'lossy'"):
+            report.faults(None, ["lossy"])
+
+    def test_there_and_back(self, report: Report) -> None:
+        assert Report.from_dict(json.loads(json.dumps(report.as_dict()))) == report
+        with pytest.raises(ValueError, match="castoff audit 1"):
+            Report.from_dict({**report.as_dict(), "format": "castoff audit 0"})
+
+    def test_the_schema(self, report: Report, tmp_path: Path) -> None:
+        def check(data: object) -> subprocess.CompletedProcess[str]:
+            path = tmp_path / "report.json"
+            path.write_text(json.dumps(data))
+            command = [str(Path(sys.executable).with_name("check-jsonschema")), "--schemafile", str(SCHEMA), str(path)]
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+        data = report.as_dict()
+        assert check(data).returncode == 0, check(data).stdout
+        assert check({**data, "casts": [{**data["casts"][0], "why": "because"}]}).returncode == 1
+        assert check({**data, "more": 1}).returncode == 1
+
+    def test_rows_of_alike_layers_are_one(self, report: Report) -> None:
+        first = report.casts[0]
+        layers = [replace(first, module=f"M.layers.{number}.a") for number in (0, 1)]
+        rows = replace(report, casts=(*layers, *report.casts[1:])).rows()
+        assert rows[0][:2] == ["2", "384"]
+        assert rows[0][COLUMNS.index("module")] == "M.layers.*.a"
+        assert [row[2] for row in rows] == ["forward", "forward", "backward", "optimizer", "unknown"]
+        assert len(report.rows(everything=True)) == len(report.rows()) + 1
+
+    def test_what_the_tpu_keeps(self, report: Report) -> None:
+        hlo = """\
+ENTRY %main (a: bf16[4,8]) -> f32[4,8] {
+  %a = bf16[4,8]{1,0} parameter(0)
+  %convert.1 = f32[4,8]{1,0:T(4,128)} convert(%a), metadata={op_name="castoff1.1/xla__cast" source_line=8}
+  ROOT %convert.1.clone = f32[4,8]{1,0} convert(%a), metadata={op_name="castoff1.1/xla__cast"}
+}
+"""
+        counts = converts_by_origin(Compiled("v5e:2x2", hlo, {}, False))
+        assert counts == {("castoff1.1/xla__cast", "bf16", "f32"): 2}
+        casts = tuple(replace(cast, tpu=counts[cast.origin, cast.source, cast.target]) for cast in report.casts)
+        rows = replace(report, casts=casts).rows(tpu=True)
+        assert [row[-1] for row in rows] == ["keeps 1", *["keeps none"] * 4]
+
+    def test_a_summary(self, report: Report) -> None:
+        lines = summary(report).splitlines()
+        assert lines[0] == "5 casts, 1,536 bytes moved by them in one step"
+        assert "  by phase:      forward 2, backward 1, optimizer 1, unknown 1" in lines
+        assert lines[-1] == "  and 1 conversions from or to integers"
+
+    def test_side_by_side(self, report: Report) -> None:
+        rows = {row[0]: row[1:] for row in compared({"here": replace(report, casts=()), "stock": report})}
+        assert rows["casts"] == ["0", "5"]
+        assert rows["  exactness: lossy round trip"] == ["0", "1"]
+
+
+class TestRequests:
+    @pytest.mark.parametrize("target", ["train.py", "nowhere.py:step", "train.py:a.b"])
+    def test_a_program_that_is_not_one(self, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "train.py").touch()
+        with pytest.raises(AuditError, match="no such program"):
+            parse_request(target, 1, None, None)
+
+    def test_a_kind_that_is_none(self) -> None:
+        check_kinds(["lossy-round-trip"])
+        with pytest.raises(AuditError, match="no such kind"):
+            check_kinds(["lossy"])
