@@ -1,0 +1,271 @@
+"""Sees the operations of a step, with torch and nothing else: which, where, in which module and phase."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from castoff.audit.casts import BACKWARD, CAST_NODES, FORWARD, OPTIMIZER, Frame, Record
+from castoff.audit.modules import ModulePaths
+
+_TORCH = Path(torch.__file__).parent
+_OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/")
+_DEPTH = 12
+
+Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Told an operation as it was noted, its function and arguments; returns its result."""
+
+
+class Operations:
+    """Notes the operations that run while it is active; use it as a context manager, once.
+
+    Args:
+        handler: Runs each.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._records: dict[int, Record] = {}
+        self._paths = ModulePaths()
+        self._functions = _Functions()
+        self._nodes = _Nodes()
+        self._optimizers: list[str] = []
+        self._after_backward = False
+        self._exits = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._copies: dict[int, tuple[Any, ...]] = {}
+        self._casts: list[Any] | None = None
+
+    def __enter__(self) -> Operations:  # noqa: PYI034 - typing.Self is of Python 3.11
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._paths)
+            stack.enter_context(self._optimizer_hooks())
+            record_casts = getattr(torch.autograd.graph, "record_implicit_casts", None)
+            if record_casts is not None:
+                self._casts = stack.enter_context(record_casts())
+            stack.enter_context(self._functions)
+            stack.enter_context(_Dispatches(self._dispatch))
+            self._exits = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.__exit__(kind, error, trace)
+
+    def records(self) -> dict[int, Record]:
+        """Return the operations by number."""
+        casts = None if self._casts is None else list(self._casts)
+        records = {**self._records, **_recomputed(self._records)}
+        return {**records, **_of_the_engine(records, self._copies, casts)}
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._handler(self._record(func, args, kwargs), func, args, kwargs)
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
+        in_backward = torch._C._current_graph_task_id() != -1
+        node = torch._C._current_autograd_node() if in_backward else None
+        function, autocast = self._functions.current()
+        if in_backward:
+            self._after_backward = True
+        origin = self._nodes.origin(node) if node is not None else None
+        with self._lock:
+            record = Record(
+                number=len(self._records) + 1,
+                op=str(func.overloadpacket),
+                phase=self._phase(in_backward),
+                module=self._paths.current(),
+                function=function,
+                autocast=autocast,
+                node=node.name() if node is not None else "",
+                origin=origin,
+                stack=tuple(lines()),
+                parameter=next(filter(None, map(self._paths.parameter, tensors(args))), ""),
+            )
+            self._records[record.number] = record
+        if in_backward and record.op == "aten._to_copy" and isinstance(args[0], torch.Tensor):
+            self._copies[record.number] = (args[0].dtype, kwargs.get("dtype"), tuple(args[0].shape))
+        if self._optimizers:
+            record = replace(record, function=f"{self._optimizers[-1]}.step")
+            self._records[record.number] = record
+        if not in_backward or record.module:
+            self._nodes.made(record)
+        return record
+
+    def _phase(self, in_backward: bool) -> str:
+        if in_backward:
+            return BACKWARD
+        if self._optimizers:
+            return OPTIMIZER
+        # Clipping, scaling and updates by hand: after a backward, outside modules, with nothing recorded.
+        after = self._after_backward and not torch.is_grad_enabled() and not self._paths.current()
+        return OPTIMIZER if after else FORWARD
+
+    @contextlib.contextmanager
+    def _optimizer_hooks(self) -> Iterator[None]:
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        def begin(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            self._optimizers.append(type(optimizer).__name__)
+
+        def end(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            self._optimizers.pop()
+
+        handles = [register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class _Dispatches(TorchDispatchMode):
+    """Sees each operation where torch hands it to the device."""
+
+    def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._call = call
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._call(func, args, kwargs or {})
+
+
+class _Functions(TorchFunctionMode):
+    """Knows which function of torch the program is in, and whether autocast was on when it called it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._here = threading.local()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = self.current()
+        self._here.current = (getattr(func, "__name__", str(func)), _autocast_is_on())
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._here.current = before
+
+    def current(self) -> tuple[str, bool]:
+        """Return the function's name, "" if there is none, and whether autocast is on."""
+        current: tuple[str, bool] = getattr(self._here, "current", ("", False))
+        return current
+
+
+class _Nodes:
+    """Knows which operation of the forward an autograd node is the derivative of.
+
+    torch numbers the nodes of each thread. A node is made before its operation reaches the device, so
+    the newest number then is that of its node.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, dict[int, Record]] = {}
+
+    def made(self, record: Record) -> None:
+        """Note an operation that may have a node."""
+        newest = torch.autograd._get_sequence_nr() - 1
+        self._made.setdefault(threading.get_ident(), {}).setdefault(newest, record)
+
+    def origin(self, node: Any) -> int | None:
+        """Return the number of the operation that a node, which runs in this thread, is the derivative of."""
+        return self._find(node.name(), node._sequence_nr(), threading.get_ident())
+
+    def _find(self, name: str, number: int, thread: int) -> int | None:
+        threads = sorted(self._made, key=lambda key: key != thread)
+        candidates = [self._made[key][number] for key in threads if number in self._made[key]]
+        fitting = [record for record in candidates if _fits(record.op, name)]
+        return next((record.number for record in fitting or candidates), None)
+
+
+def _fits(op: str, node: str) -> bool:
+    base = op.rpartition(".")[2].replace("_copy", "").replace("_", "").lower()
+    return node.lower().startswith(base)
+
+
+def _recomputed(records: dict[int, Record]) -> dict[int, Record]:
+    """Return those operations that a backward computes again, as what they were in the forward.
+
+    There torch does not say which function of it the program is in.
+    """
+    known = {
+        (record.module, record.op, record.stack[:1]): record for record in records.values() if record.phase == FORWARD
+    }
+    found = {}
+    for number, record in records.items():
+        first = known.get((record.module, record.op, record.stack[:1]))
+        if record.phase == BACKWARD and record.module and not record.function and first is not None:
+            found[number] = replace(record, function=first.function, autocast=first.autocast)
+    return found
+
+
+def _of_the_engine(
+    records: dict[int, Record], copies: dict[int, tuple[Any, ...]], casts: list[Any] | None
+) -> dict[int, Record]:
+    """Return those operations of a backward that are the engine's own conversions, marked as such.
+
+    The engine converts what a node returned while the node is still the current one. Where the engine
+    records its conversions, they are found there; elsewhere, a conversion that no Python asked for, in a
+    node that is not the derivative of a conversion, counts as the engine's: few formulas make their own.
+
+    Args:
+        records: The operations.
+        copies: The dtypes before and after and the shape of each conversion in a backward.
+        casts: What the engine recorded; None if it records nothing.
+    """
+    if casts is None:
+        return {
+            number: replace(record, engine=True)
+            for number in copies
+            if not (record := records[number]).function and not record.module and not record.node.startswith(CAST_NODES)
+        }
+    found = {}
+    left = dict(copies)
+    for cast in casts:
+        wanted = (cast.from_dtype, cast.to_dtype, tuple(cast.shape))
+        for number, copy in left.items():
+            if copy == wanted and records[number].node == cast.produced_by:
+                told = {"produced_by": cast.produced_by, "demanded_by": cast.demanded_by}
+                found[number] = replace(records[number], engine=True, implicit=told)
+                del left[number]
+                break
+    return found
+
+
+def _autocast_is_on() -> bool:
+    try:
+        return bool(torch.is_autocast_enabled("xla"))
+    except TypeError:  # before torch 2.4 there was a function for each device
+        return bool(torch.is_autocast_xla_enabled())
+
+
+def lines() -> Iterator[Frame]:
+    """The lines of the program that led here, without torch's and ours, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
+    while frame is not None and count < _DEPTH:
+        file = frame.f_code.co_filename
+        if not file.startswith(_OURS) and not file.startswith("<frozen"):
+            yield Frame(file, frame.f_lineno, frame.f_code.co_name)
+            count += 1
+        frame = frame.f_back
+
+
+def tensors(values: Any) -> list[torch.Tensor]:
+    """Return the tensors among some values, in lists and tuples too."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += tensors(value)
+    return found
