@@ -411,7 +411,7 @@ def audit_command(
         with _context(console) as context:
             if meta:
                 found = audit_program.meta_program(request, context)
-                faults = audit_show.show_meta(found, max_casts, forbid or (), report, console)
+                faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)
             else:
                 reports = audit_program.audit_program(
                     request,

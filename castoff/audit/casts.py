@@ -176,11 +176,20 @@ def casts_of(step: Step) -> list[Cast]:
     found: list[Cast] = []
     for number, graph in enumerate(step.graphs):
         for conversion in graph.conversions():
-            found.append(_cast(len(found) + 1, number, graph, conversion, step.records))
+            found.append(cast_of(len(found) + 1, number, graph, conversion, step.records))
     return found
 
 
-def _cast(number: int, at: int, graph: Graph, conversion: Conversion, records: Mapping[int, Record]) -> Cast:
+def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, records: Mapping[int, Record]) -> Cast:
+    """Return all there is to say of a conversion.
+
+    Args:
+        number: Its number in the report.
+        at: The number of its graph.
+        graph: The graph; None on the meta device, where there is none.
+        conversion: What is known of it by itself.
+        records: The operations of the step, by number.
+    """
     record = records.get(conversion.record or 0)
     node = conversion.node
     origin = records.get(record.origin or 0) if record else None
@@ -196,7 +205,7 @@ def _cast(number: int, at: int, graph: Graph, conversion: Conversion, records: M
         graph=at,
         node=node.name if node else None,
         line=node.line if node else None,
-        ir=graph.around(node) if node else {"operands": [], "node": [], "users": []},
+        ir=graph.around(node) if graph and node else {"operands": [], "node": [], "users": []},
         hlo=conversion.hlo,
         origin=conversion.origin,
         operation=conversion.record or 0,

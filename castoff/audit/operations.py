@@ -20,6 +20,8 @@ from castoff.audit.modules import ModulePaths
 
 _TORCH = Path(torch.__file__).parent
 _OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/")
+_AUTOGRAD = f"{_TORCH}/autograd/"
+_BACKWARDS = ("backward", "grad", "_engine_run_backward")
 _DEPTH = 12
 
 Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -76,6 +78,8 @@ class Operations:
         in_backward = torch._C._current_graph_task_id() != -1
         node = torch._C._current_autograd_node() if in_backward else None
         function, autocast = self._functions.current()
+        if in_backward and function in _BACKWARDS:
+            function = ""  # on some devices a backward runs in the thread that calls it
         if in_backward:
             self._after_backward = True
         origin = self._nodes.origin(node) if node is not None else None
@@ -254,6 +258,8 @@ def lines() -> Iterator[Frame]:
     count = 0
     while frame is not None and count < _DEPTH:
         file = frame.f_code.co_filename
+        if file.startswith(_AUTOGRAD) and frame.f_code.co_name in _BACKWARDS:
+            return  # what calls the backward does not make what runs in it
         if not file.startswith(_OURS) and not file.startswith("<frozen"):
             yield Frame(file, frame.f_lineno, frame.f_code.co_name)
             count += 1

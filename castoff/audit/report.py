@@ -38,20 +38,9 @@ class Report:
         """The casts between floating point dtypes: the ones that are counted and checked."""
         return tuple(cast for cast in self.casts if cast.floating)
 
-    @property
-    def bytes(self) -> int:
-        """What the casts between floating point dtypes read and write in one step."""
-        return sum(cast.bytes for cast in self.floating)
-
     def totals(self) -> dict[str, Any]:
         """Return counts of the casts between floating point dtypes, and of the other conversions."""
-        floating = self.floating
-        return {
-            "casts": len(floating),
-            "bytes": self.bytes,
-            "other_conversions": len(self.casts) - len(floating),
-            **{f"by_{name}": counted(floating, name) for name in ("phase", "why", "exactness", "topic")},
-        }
+        return totals_of(self.casts)
 
     def faults(self, max_casts: int | None = None, forbid: Iterable[str] = ()) -> list[str]:
         """Return what is wrong with the step by someone's own rules; nothing, if all is well.
@@ -119,7 +108,18 @@ class Report:
         """
         if data.get("format") != FORMAT:
             raise ValueError(f"expected a report of the format {FORMAT!r}; found {data.get('format')!r}")
-        return cls(data["versions"], tuple(map(_graph, data["graphs"])), tuple(map(_cast, data["casts"])))
+        return cls(data["versions"], tuple(map(_graph, data["graphs"])), tuple(map(read_cast, data["casts"])))
+
+
+def totals_of(casts: Sequence[Cast]) -> dict[str, Any]:
+    """Return counts of the casts between floating point dtypes, and of the other conversions."""
+    floating = [cast for cast in casts if cast.floating]
+    return {
+        "casts": len(floating),
+        "bytes": sum(cast.bytes for cast in floating),
+        "other_conversions": len(casts) - len(floating),
+        **{f"by_{name}": counted(floating, name) for name in ("phase", "why", "exactness", "topic")},
+    }
 
 
 def _graph_as_dict(graph: Graph) -> dict[str, Any]:
@@ -133,7 +133,8 @@ def _graph(data: Mapping[str, Any]) -> Graph:
     return Graph(data["reason"], data["place"], tuple(data["ir"]), data["hlo"], stablehlo, data["partitions"])
 
 
-def _cast(data: Mapping[str, Any]) -> Cast:
+def read_cast(data: Mapping[str, Any]) -> Cast:
+    """Return the cast that some plain data is."""
     frames = {name: Frame(**data[name]) if data[name] else None for name in ("place", "program")}
     return Cast(**{**data, **frames, "shape": tuple(data["shape"])})
 

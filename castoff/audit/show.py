@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from castoff.audit.page import page
-from castoff.audit.report import COLUMNS, Report, compared, summary, text_table
+from castoff.audit.report import COLUMNS, Report, compared, read_cast, summary, text_table
 from castoff.console import Console
 from castoff.tpu.program import WHEELS
 
@@ -76,7 +77,61 @@ def _with_tpu(report: Report, everything: bool) -> tuple[list[str], list[list[st
 
 
 def show_meta(
-    found: Mapping[str, Any], max_casts: int | None, forbid: Sequence[str], file: Path | None, console: Console
+    program: str,
+    found: Mapping[str, Any],
+    max_casts: int | None,
+    forbid: Sequence[str],
+    *,
+    file: Path | None,
+    console: Console,
 ) -> list[str]:
-    """Show what was found on the meta device; return what is not as it has to be."""
-    raise NotImplementedError
+    """Show what was found on the meta device.
+
+    Args:
+        program: What was run, as the user named it.
+        found: What was found: meta.schema.json says what is in it.
+        max_casts: How many casts there may be.
+        forbid: The kinds that there may not be.
+        file: Where it goes as JSON; None for nowhere.
+        console: Where to show it.
+
+    Returns:
+        What is not as it has to be.
+    """
+    report = Report(found["versions"], (), tuple(map(read_cast, found["casts"])))
+    faults = report.faults(max_casts, forbid)
+    rows = report.rows()
+    parts = [_meta_numbers(found), summary(report)]
+    parts += [
+        f"guessed: {guess['op']} × {guess['count']} at {guess['place']}: {guess['why']}"
+        for guess in found["without_kernel"]
+    ]
+    parts += [f"not well: {fault}" for fault in faults]
+    if file is not None:
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    console.table(COLUMNS, rows, "\n".join(parts), {"program": program, "faults": faults, "meta": dict(found)})
+    return faults
+
+
+def _meta_numbers(found: Mapping[str, Any]) -> str:
+    flops, memory = found["flops"], found["memory"]
+    flow = Counter[str]()
+    for step in found["dtype_flow"]:
+        flow[f"{step['from']} → {step['to']}"] += step["operations"]
+    rows = {
+        "operations": f"{found['operations']:,} in {found['seconds']:.2f} s",
+        "FLOPs": f"{flops['total']:.4g}, {flops['forward']:.4g} of them in the forward",
+        "parameters": _bytes(memory["parameter_bytes"]),
+        "gradients": f"{_bytes(memory['gradient_bytes'])} in .grad, {_bytes(memory['peak_gradient_bytes'])} at the peak",
+        "activations": f"{_bytes(memory['peak_activation_bytes'])} at the peak",
+        "both": f"{_bytes(memory['peak_bytes'])} at the peak, without parameters and inputs",
+        "dtypes": ", ".join(f"{name} {count}" for name, count in flow.most_common(6)),
+    }
+    return "\n".join(f"{name:<12} {text}" for name, text in rows.items())
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes as a person reads it."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+    power = min((max(count, 1).bit_length() - 1) // 10, len(units) - 1)
+    return f"{count / 1024**power:,.4g} {units[power]}"

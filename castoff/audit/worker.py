@@ -60,8 +60,7 @@ def _on_meta(program: str, function: str) -> dict[str, object]:
     def step() -> Callable[[], object]:
         return function_of(program, function)
 
-    found: dict[str, object] = audit_meta(step).as_dict()
-    return found
+    return audit_meta(step)
 
 
 def _fault(expected: str, found: str, next_step: str) -> int:

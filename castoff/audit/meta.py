@@ -1,0 +1,305 @@
+"""Audits a step on the meta device: no memory, no kernels, any batch size; with torch and nothing else.
+
+Tensors on the meta device have a shape and a dtype and no data, so a step costs the time of its Python.
+What is found: FLOPs by torch's own counter, the dtypes that flow through each module, every cast, and how
+many bytes of storage are alive at a time. Operations without a meta kernel are named; their results are
+guessed from their arguments.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from castoff.audit.casts import BACKWARD, FORWARD, Cast, Record, cast_of
+from castoff.audit.dtypes import is_exact, is_float
+from castoff.audit.graph import EXACT_ROUND_TRIP, EXACT_WIDENING, LOSSY_NARROWING, LOSSY_ROUND_TRIP, Conversion
+from castoff.audit.operations import Operations, tensors
+from castoff.audit.report import totals_of, versions
+
+PARAMETER = "parameter"
+
+FORMAT = "castoff meta audit 1"
+
+_NAMES = {
+    torch.bool: "pred",
+    torch.uint8: "u8",
+    torch.int8: "s8",
+    torch.int16: "s16",
+    torch.int32: "s32",
+    torch.int64: "s64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "convolution", "convolution_backward"})
+
+
+def audit_meta(load: Callable[[], Callable[[], object]]) -> dict[str, Any]:
+    """Run a step on the meta device.
+
+    Args:
+        load: Gives the step; it is called with torch's default device set to meta, so that it may make the model.
+
+    Returns:
+        What was found, as plain data: meta.schema.json says what is in it.
+
+    Raises:
+        Exception: Whatever ``load`` or the step raises.
+    """
+    with torch.device("meta"):
+        _load_torch()
+        step = load()
+        watch = _MetaWatch()
+        start = time.perf_counter()
+        with watch.operations:
+            kept = step()
+        seconds = time.perf_counter() - start
+        del kept
+    return watch.report(seconds)
+
+
+def _load_torch() -> None:
+    """Have torch import what it imports at the first operation of a kind, so that it is not part of the time."""
+    with _MetaWatch().operations:
+        x = torch.empty(2, 3, 4, 4, requires_grad=True)
+        y = torch.nn.functional.conv2d(x, torch.empty(4, 3, 1, 1)).flatten(2)
+        y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(y, (16,))).bfloat16()
+        torch.nn.functional.cross_entropy(y.flatten(1).float(), torch.zeros(2, dtype=torch.int64)).backward()
+
+
+class _MetaWatch:
+    """What is known of a step on the meta device so far."""
+
+    def __init__(self) -> None:
+        self.operations = Operations(self._run)
+        self.memory = Memory()
+        self._flops: dict[int, int] = {}
+        self._flow: dict[int, tuple[str, str]] = {}
+        self._guessed: Counter[tuple[str, str, str]] = Counter()
+        self._conversions: list[Conversion] = []
+        self._made: dict[int, tuple[str, str]] = {}
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        """Return what was found, as plain data."""
+        records = self.operations.records()
+        casts = [
+            _without_topics_of_xla(cast_of(number, 0, None, conversion, records))
+            for number, conversion in enumerate(self._conversions, start=1)
+        ]
+        phases = dict.fromkeys((FORWARD, BACKWARD), 0)
+        modules: Counter[str] = Counter()
+        for number, flops in self._flops.items():
+            phase = records[number].phase
+            phases[phase] = phases.get(phase, 0) + flops
+            modules[_module(records[number], records)] += flops
+        flow = Counter(
+            (_module(records[number], records), records[number].phase, *dtypes) for number, dtypes in self._flow.items()
+        )
+        return {
+            "format": FORMAT,
+            "versions": versions(),
+            "seconds": seconds,
+            "operations": len(records),
+            "flops": {"total": sum(phases.values()), **phases},
+            "flops_by_module": dict(modules.most_common()),
+            "memory": self.memory.as_dict(),
+            "dtype_flow": [
+                {"module": module, "phase": phase, "from": source, "to": target, "operations": count}
+                for (module, phase, source, target), count in flow.items()
+            ],
+            "totals": totals_of(casts),
+            "casts": [cast.as_dict() for cast in casts],
+            "without_kernel": [
+                {"op": op, "place": place, "why": why, "count": count}
+                for (op, place, why), count in self._guessed.items()
+            ],
+        }
+
+    def _run(self, record: Record, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = tensors([*args, *kwargs.values()])
+        self.memory.given(given, record.phase)
+        try:
+            result = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if not _has_no_kernel(error):
+                raise
+            self._guessed[record.op, str(record.stack[0]) if record.stack else "", _reason(error)] += 1
+            result = _guess(func, args, kwargs, given)
+        made = tensors([result])
+        self.memory.made(made, record.phase)
+        self._count(record, func, args, kwargs, result)
+        self._note_dtypes(record, func, given, made)
+        return result
+
+    def _count(self, record: Record, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self._flops[record.number] = formula(*args, **kwargs, out_val=result)
+
+    def _note_dtypes(self, record: Record, func: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        if not given or not made:
+            return
+        name = record.op.rpartition(".")[2]
+        target = _name(made[0])
+        sources = dict.fromkeys(map(_name, given))
+        floats = [dtype for dtype in sources if is_float(dtype)]
+        if is_float(target) or floats:
+            self._flow[record.number] = ("+".join(floats) or "integers", target)
+        key = made[0].untyped_storage()._cdata
+        if name in ("_to_copy", "copy_", "copy"):
+            source = given[-1] if name != "_to_copy" else given[0]
+            if _name(source) != target:
+                self._convert(record, source, target)
+                self._made[key] = ("cast", _name(source))
+                return
+        elif torch.Tag.pointwise in func.tags and is_float(target):
+            for tensor in given:
+                if tensor.dim() and is_float(_name(tensor)) and _name(tensor) != target:
+                    self._convert(record, tensor, target)
+        if all(tensor.untyped_storage()._cdata != key for tensor in given):
+            self._made[key] = ("product" if name in _PRODUCTS else "", "")
+
+    def _convert(self, record: Record, tensor: torch.Tensor, target: str) -> None:
+        source = _name(tensor)
+        kind, before = self._made.get(tensor.untyped_storage()._cdata, ("", ""))
+        exact = is_exact(source, target)
+        exactness = EXACT_WIDENING if exact else LOSSY_NARROWING
+        if kind == "cast" and before == target:
+            exactness = EXACT_ROUND_TRIP if is_exact(before, source) else LOSSY_ROUND_TRIP
+        self._conversions.append(
+            Conversion(
+                node=None,
+                record=record.number,
+                hlo="",
+                origin="",
+                source=source,
+                target=target,
+                shape=tuple(tensor.shape),
+                exactness=exactness,
+                of_product=kind == "product" and exact,
+                of_input=tensor.is_leaf,
+                into_product=False,
+            )
+        )
+
+
+class Memory:
+    """Counts the bytes of the storages that a step makes, while they are alive."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, tuple[weakref.ref[Any], int, str]] = {}
+        self._given: dict[int, Any] = {}
+        self._leaves: dict[int, torch.Tensor] = {}
+        self._bytes: Counter[str] = Counter()
+        self._peaks: Counter[str] = Counter()
+
+    def given(self, values: list[torch.Tensor], phase: str) -> None:
+        """Note what an operation takes, in some phase of the step: what the step did not make is not counted."""
+        for tensor in values:
+            key = tensor.untyped_storage()._cdata
+            if key not in self._alive and key not in self._given:
+                self._given[key] = tensor.untyped_storage()
+            # In a backward, a saved tensor looks like a leaf while it is unpacked.
+            leaf = tensor.requires_grad and tensor.is_leaf and phase != BACKWARD
+            if leaf and id(tensor) not in self._leaves:
+                self._leaves[id(tensor)] = tensor
+                self._is_parameter(key)
+
+    def made(self, values: list[torch.Tensor], phase: str) -> None:
+        """Note what an operation gives, in some phase of the step."""
+        for tensor in values:
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key in self._alive or key in self._given:
+                continue
+            size = storage.nbytes()
+            self._alive[key] = (weakref.ref(storage, partial(self._gone, key)), size, phase)
+            self._bytes[phase] += size
+            self._peaks[phase] = max(self._peaks[phase], self._bytes[phase])
+            self._peaks["all"] = max(self._peaks["all"], sum(self._bytes.values()))
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the bytes, by what they are."""
+        gradients = [leaf.grad for leaf in self._leaves.values() if leaf.grad is not None]
+        return {
+            "parameter_bytes": sum(_bytes(leaf) for leaf in self._leaves.values()),
+            "gradient_bytes": sum(map(_bytes, gradients)),
+            "peak_activation_bytes": self._peaks[FORWARD],
+            "peak_gradient_bytes": self._peaks[BACKWARD],
+            "peak_bytes": self._peaks["all"],
+        }
+
+    def _is_parameter(self, key: int) -> None:
+        """A parameter that the step itself made is none of its activations."""
+        if key in self._alive:
+            reference, size, phase = self._alive[key]
+            self._alive[key] = (reference, size, PARAMETER)
+            self._bytes[phase] -= size
+
+    def _gone(self, key: int, _reference: object) -> None:
+        _, size, phase = self._alive.pop(key)
+        if phase != PARAMETER:
+            self._bytes[phase] -= size
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.").replace("float8_", "f8").replace(
+        "_", ""
+    )
+
+
+def _module(record: Record, records: Mapping[int, Record]) -> str:
+    """Return the path of the module that an operation, or the one that it is the derivative of, ran in."""
+    origin = records.get(record.origin or 0)
+    return record.module or (origin.module if origin else "")
+
+
+def _without_topics_of_xla(cast: Cast) -> Cast:
+    """What a topic of torch_xla does to a cast, nobody can tell without XLA's graph; torch's topics stay."""
+    return cast if cast.topic in (None, "grad-dtype") else replace(cast, topic=None)
+
+
+def _has_no_kernel(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, NotImplementedError) or "meta tensor" in text or "Meta tensor" in text
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    reads = "item()" in text or "copy out of meta" in text
+    return "its result is a value on the host" if reads else "no meta kernel"
+
+
+def _guess(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
+    """Return what an operation might give: of what depends on data, the most that it can be."""
+    name = str(func.overloadpacket).rpartition(".")[2]
+    if name == "_local_scalar_dense":
+        return torch.ones((), dtype=given[0].dtype, device="cpu").item()
+    if name == "nonzero":
+        return given[0].new_empty((given[0].numel(), given[0].dim()), dtype=torch.int64)
+    if name == "index":
+        return _selected(args[0], args[1])
+    likes = [torch.empty_like(given[0], dtype=kwargs.get("dtype"), device="meta") for _ in func._schema.returns]
+    return likes[0] if len(likes) == 1 else tuple(likes)
+
+
+def _selected(tensor: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    """Return ``tensor[mask]`` as if the mask selected everything."""
+    mask = next(index for index in indices if index is not None)
+    return tensor.new_empty((mask.numel(), *tensor.shape[mask.dim() :]))

@@ -1,0 +1,182 @@
+"""``castoff audit --meta``: steps on the meta device, against formulas and against real runs on the CPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import vit
+from torch import nn
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile
+
+from castoff.audit import worker
+from castoff.audit.meta import audit_meta
+
+pytestmark = pytest.mark.passes_on_stock
+
+VIT = Path(vit.__file__)
+
+
+def train(model, *data):
+    model(*data).square().mean().backward()
+
+
+def allocated_at_the_peak(function):
+    """The most bytes that the CPU's allocator had given out at a time while a function ran."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        kept = function()
+    del kept
+
+    def below(event):
+        yield event
+        for child in event.children:
+            yield from below(child)
+
+    roots = profiled.profiler.kineto_results.experimental_event_tree()
+    events = [event for root in roots for event in below(root) if event.tag == _EventType.Allocation]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_time_ns):
+        now += event.extra_fields.alloc_size
+        peak = max(peak, now)
+    return peak
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(64, 32)
+
+    def forward(self, x):
+        state = torch.zeros_like(x[0])
+        for row in x:
+            state = self.step(torch.cat([row, state], 1)).tanh()
+        return state
+
+
+class TestVit:
+    @pytest.fixture(scope="class")
+    def found(self):
+        return audit_meta(lambda: vit.step)
+
+    def test_well_under_a_second(self, found):
+        # What a machine that does nothing else needs is a third of this; see docs/audit.md.
+        assert min(found["seconds"], audit_meta(lambda: vit.step)["seconds"]) < 1.5
+
+    def test_flops(self, found):
+        tokens, width, layers = 197, 768, 12
+        forward = 2 * 196 * width * 3 * 16 * 16 + 2 * width * 1000
+        forward += layers * (2 * tokens * width * 12 * width + 4 * tokens * tokens * width)
+        assert found["flops"]["forward"] == forward * vit.BATCH
+        # Of a product's two derivatives the one by the images is not needed.
+        backward = 2 * forward - 2 * 196 * width * 3 * 16 * 16
+        assert found["flops"]["backward"] == backward * vit.BATCH
+        assert found["flops"]["total"] == sum(found["flops_by_module"].values())
+        assert {f"Vit.layers.{n}.up" for n in range(12)} <= found["flops_by_module"].keys()
+
+    def test_parameters(self, found):
+        parameters = sum(p.numel() for p in vit.Vit().parameters())
+        assert found["memory"]["parameter_bytes"] == found["memory"]["gradient_bytes"] == 4 * parameters
+
+    def test_bytes_grow_with_the_batch(self, found):
+        assert found["memory"]["peak_activation_bytes"] > 10**8 * vit.BATCH
+        assert found["without_kernel"] == [] and found["totals"]["casts"] == 0
+
+    def test_the_types_that_flow(self):
+        found = audit_meta(lambda: vit.mixed)
+        flow = {(step["from"], step["to"]) for step in found["dtype_flow"] if step["module"] == "Vit.head"}
+        assert flow == {("f32", "f32")}
+        flow = {(step["from"], step["to"]) for step in found["dtype_flow"] if step["module"] == "Vit.layers.3.up"}
+        assert flow == {("bf16", "bf16")}
+        casts = [cast for cast in found["casts"] if cast["module"].startswith("Vit")]
+        assert [(cast["source"], cast["target"], cast["phase"], cast["why"]) for cast in casts] == [
+            ("bf16", "f32", "forward", "explicit"),
+            ("f32", "bf16", "backward", "explicit"),
+        ]
+        assert {cast["bytes"] for cast in casts} == {vit.BATCH * 197 * 768 * 6}
+        assert casts[0]["place"] == {
+            "file": str(VIT),
+            "line": vit.mixed.__code__.co_firstlineno + 4,
+            "function": "<lambda>",
+        }
+
+
+class TestMemory:
+    """The peak of what a step allocates, on meta and on the CPU."""
+
+    def models():
+        yield (
+            "mlp",
+            lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64)),
+            (128, 64),
+        )
+        yield "vit", lambda: vit.Vit(64, 3, 4, 32, 8, 10), (16, 3, 32, 32)
+        yield (
+            "residual",
+            lambda: nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(392, 100)),
+            (32, 8, 14, 14),
+        )
+        yield "recurrent", Recurrent, (24, 16, 32)
+
+    @pytest.mark.parametrize(("make", "shape"), [pytest.param(*rest, id=name) for name, *rest in models()])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_within_5_percent_of_a_real_run(self, make, shape, dtype):
+        model, data = make().to(dtype), torch.randn(shape, dtype=dtype)
+        train(model, data)  # what the first run allocates for good is not part of a step
+        model.zero_grad(set_to_none=True)
+        real = allocated_at_the_peak(lambda: train(model, data))
+        with torch.device("meta"):
+            model, data = make().to(dtype), torch.randn(shape, dtype=dtype)
+        found = audit_meta(lambda: lambda: train(model, data))["memory"]
+        assert real > 10_000
+        assert found["peak_bytes"] == pytest.approx(real, rel=0.05)
+
+
+class TestWithoutKernel:
+    def test_named_and_guessed(self):
+        def step():
+            x = torch.randn(4, 8, requires_grad=True)
+            picked = x[x > 0]
+            scale = picked.detach().max().item()
+            torch.bincount(torch.zeros(5, dtype=torch.int64))
+            (picked * scale).sum().backward()
+            assert x.grad.shape == x.shape
+
+        found = audit_meta(lambda: step)
+        assert {guess["op"]: guess["why"] for guess in found["without_kernel"]} == {
+            "aten.index": "no meta kernel",
+            "aten._local_scalar_dense": "its result is a value on the host",
+            "aten.bincount": "no meta kernel",
+        }
+        assert all(guess["place"].startswith(Path(__file__).name) for guess in found["without_kernel"])
+
+    def test_an_error_of_the_program_is_one(self):
+        with pytest.raises(RuntimeError, match="same reduction dim"):
+            audit_meta(lambda: lambda: torch.zeros(2, 3) @ torch.zeros(2, 3))
+
+
+def test_the_worker(tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, worker.__file__, "meta", VIT, "step", "1", report]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(report.read_text())["format"] == "castoff meta audit 1"
+
+
+def test_casts_that_only_undo_another():
+    def step():
+        x = torch.randn(8, 8, dtype=torch.bfloat16)
+        x.float().t().bfloat16()
+        torch.randn(8).half().view(2, 4).float()
+        return x + torch.randn(8, 8)
+
+    found = audit_meta(lambda: step)
+    assert [(cast["exactness"], cast["why"]) for cast in found["casts"]] == [
+        ("exact widening", "explicit"),
+        ("exact round trip", "explicit"),
+        ("lossy narrowing", "explicit"),
+        ("lossy round trip", "explicit"),
+        ("exact widening", "op's math type"),
+    ]
