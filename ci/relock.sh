@@ -2,6 +2,7 @@
 # Make the lock files anew: the newest versions, each with its hashes, for every CPython that they may
 # be installed in. No index is named in them: whoever installs uses their own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
+#   ci/models.lock         the models that are audited, from ci/models.in
 #   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,6 +16,7 @@ lock() { # input, output, more options
 }
 
 lock ci/requirements.in ci/requirements.lock
+lock ci/models.in ci/models.lock --constraint ci/requirements.lock
 for pin in pins/*.toml; do
   wanted=$(.venv/bin/python - "$pin" <<'EOF'
 import sys, tomllib
