@@ -78,6 +78,7 @@ class Record:
         origin: The number of the operation of the forward that it is the derivative of.
         stack: The lines of the program that led to it, torch's own left out, the innermost first.
         parameter: The path of the parameter that it takes; "" if none.
+        narrow: Whether it takes nothing but tensors of one of the dtypes bf16 and f16.
         implicit: What the engine recorded of it: "produced_by" and "demanded_by".
     """
 
@@ -92,6 +93,7 @@ class Record:
     origin: int | None = None
     stack: tuple[Frame, ...] = ()
     parameter: str = ""
+    narrow: bool = False
     implicit: dict[str, str] | None = None
 
 
@@ -172,10 +174,12 @@ class Step:
 
 
 def casts_of(step: Step) -> list[Cast]:
-    """Return every conversion of a step."""
+    """Return every conversion of a step, in the order of its operations."""
     found: list[Cast] = []
     for number, graph in enumerate(step.graphs):
-        for conversion in graph.conversions():
+        conversions = graph.conversions()
+        conversions.sort(key=lambda conversion: (conversion.record is None, conversion.record))
+        for conversion in conversions:
             found.append(cast_of(len(found) + 1, number, graph, conversion, step.records))
     return found
 
@@ -290,9 +294,18 @@ class _Case:
 
     @property
     def narrow_product(self) -> bool:
-        """Whether it stands beside an elementwise product of narrow tensors, which XLA makes in float32."""
-        pair = {self.conversion.source, self.conversion.target}
-        return self.record is not None and self.record.op == "aten.mul" and pair in ({"bf16", "f32"}, {"f16", "f32"})
+        """Whether it is of an elementwise product of narrow tensors, which XLA makes in float32.
+
+        A tensor is multiplied by a Python number in float32 whatever the setting, as the number is not rounded.
+        """
+        return self.record is not None and self.record.op == "aten.mul" and self.record.narrow
+
+    @property
+    def of_the_user(self) -> bool:
+        """Whether what gets a gradient from the engine, or on stock wheels what gives it, is a leaf or a Function."""
+        assert self.record is not None
+        node = (self.record.implicit or {}).get("demanded_by", self.record.node)
+        return node.startswith("torch::autograd::AccumulateGrad") or not node[-1:].isdecimal()
 
     @property
     def casts(self) -> bool:
@@ -327,9 +340,9 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         "wide_grads(model): the gradient is float32 already",
     ),
     (
-        lambda case: case.why == ENGINE,
+        lambda case: case.why == ENGINE and case.of_the_user,
         "grad-dtype",
-        "Tensor.grad_dtype of the leaf, or ctx.set_output_grad_dtype of the Function",
+        "Tensor.grad_dtype of the leaf, or ctx.set_output_grad_dtype of the Function, that gets the gradient",
     ),
     (
         lambda case: (
@@ -343,6 +356,7 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         None,
         "none: the value was rounded on the way here; keep it in one dtype",
     ),
+    (lambda case: case.why == ENGINE, None, f"{NEEDED}: the operand has that dtype, and its gradient too"),
     (lambda case: case.why == EXPLICIT, None, f"{NEEDED}, if the program wants that dtype here"),
 )
 """When to do what: the topic that removes a conversion, and how; the first that fits. If none does, it is needed."""

@@ -94,6 +94,7 @@ class Operations:
                 node=node.name() if node is not None else "",
                 origin=origin,
                 stack=tuple(lines()),
+                narrow=_narrow(args),
                 parameter=next(filter(None, map(self._paths.parameter, tensors(args))), ""),
             )
             self._records[record.number] = record
@@ -243,6 +244,12 @@ def _of_the_engine(
                 del left[number]
                 break
     return found
+
+
+def _narrow(args: tuple[Any, ...]) -> bool:
+    """Tell whether arguments are nothing but tensors of one 16-bit dtype. A number is a tensor of no dimensions."""
+    dtypes = {arg.dtype if isinstance(arg, torch.Tensor) and arg.device.type != "cpu" else None for arg in args}
+    return dtypes in ({torch.bfloat16}, {torch.float16})
 
 
 def _autocast_is_on() -> bool:

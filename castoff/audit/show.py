@@ -122,7 +122,7 @@ def _meta_numbers(found: Mapping[str, Any]) -> str:
         "operations": f"{found['operations']:,} in {found['seconds']:.2f} s",
         "FLOPs": f"{flops['total']:.4g}, {flops['forward']:.4g} of them in the forward",
         "parameters": _bytes(memory["parameter_bytes"]),
-        "gradients": f"{_bytes(memory['gradient_bytes'])} in .grad, {_bytes(memory['peak_gradient_bytes'])} at the peak",
+        "gradients": f"{_bytes(memory['gradient_bytes'])} kept, {_bytes(memory['peak_gradient_bytes'])} at the peak",
         "activations": f"{_bytes(memory['peak_activation_bytes'])} at the peak",
         "both": f"{_bytes(memory['peak_bytes'])} at the peak, without parameters and inputs",
         "dtypes": ", ".join(f"{name} {count}" for name, count in flow.most_common(6)),

@@ -108,6 +108,8 @@ class TestReasons:
         assert {row[2] for row in told(report)} == {"op's math type"}
         assert {row[4] for row in told(report)} == {"native-mul"}
         assert {cast.op for cast in report.casts} == {"mul"}
+        # A number is not rounded to bfloat16, whatever the setting.
+        assert {row[4] for row in told(audit(lambda: x * 1.1))} == {None}
 
     def test_a_conversion_within_an_operation(self):
         x, weight = on_xla(4, 8, dtype=BF16), on_xla(8)
@@ -119,7 +121,7 @@ class TestReasons:
         w = on_xla(4, 8, dtype=BF16, requires_grad=True)
 
         def step():
-            Wide.apply(w.sin()).backward(torch.ones(4, 8, device="xla", dtype=BF16))
+            Wide.apply(w).backward(torch.ones(4, 8, device="xla", dtype=BF16))
             return w.grad
 
         rows = [row for row in told(audit(step)) if row[2] == "autograd engine"]
@@ -169,6 +171,14 @@ class TestReasons:
 
 
 class TestTopics:
+    @pytest.mark.fails_on_stock
+    def test_a_product_in_its_operands_type_has_no_cast(self):
+        from torch_xla.experimental import native_mul_context
+
+        x = on_xla(4, 8, dtype=BF16)
+        with native_mul_context():
+            assert audit(lambda: x * x.sin()).casts == ()
+
     @pytest.mark.fails_on_stock
     def test_what_the_engine_recorded(self):
         w = on_xla(4, 8, dtype=BF16, requires_grad=True)

@@ -58,7 +58,7 @@ RECORDS = {
     1: Record(1, "aten._to_copy", "forward", "M.a", "to", stack=HERE),
     3: Record(3, "aten._to_copy", "forward", "M.a", "linear", autocast=True, stack=HERE, parameter="M.a.weight"),
     5: Record(5, "aten._to_copy", "backward", node="ToCopyBackward0", origin=3),
-    6: Record(6, "aten.mul", "optimizer", function="AdamW.step", stack=HERE[1:]),
+    6: Record(6, "aten.mul", "optimizer", function="AdamW.step", stack=HERE[1:], narrow=True),
     7: Record(7, "aten._to_copy", "forward", "M", "to", stack=HERE),
 }
 GRAPH = Graph("end of the step", "", tuple(IR.splitlines()), HLO)
@@ -81,7 +81,7 @@ class TestConversions:
             line = GRAPH.ir[cast.line].strip()
             assert line.startswith(f"{cast.node} = {cast.target}[{','.join(map(str, cast.shape))}]")
             assert cast.ir["node"] == [line]
-        assert [cast.hlo for cast in report.casts] == [f"convert.{n}" for n in (2, 4, 6, 9, 10, 11)]
+        assert [cast.hlo for cast in report.casts] == [f"convert.{n}" for n in (2, 4, 6, 9, 11, 10)]
 
     def test_a_conversion_to_the_same_type_is_none(self, report: Report) -> None:
         assert "convert.7" not in [cast.hlo for cast in report.casts]
@@ -157,13 +157,30 @@ class TestReasons:
         assert next(cast.why for cast in casts if cast.node == "%5") == why
 
     def test_what_the_engine_recorded(self) -> None:
-        told = {"produced_by": "WideBackward", "demanded_by": "MulBackward0"}
+        told = {"produced_by": "WideBackward", "demanded_by": "torch::autograd::AccumulateGrad"}
         records = {
             **RECORDS,
             5: Record(5, "aten._to_copy", "backward", node="WideBackward", engine=True, implicit=told),
         }
         cast = next(cast for cast in casts_of(Step((GRAPH,), records)) if cast.node == "%5")
         assert (cast.op, cast.topic, cast.implicit) == ("after WideBackward", "grad-dtype", told)
+
+    @pytest.mark.parametrize(
+        ("node", "told", "topic"),
+        [
+            ("AddBackward0", None, None),
+            ("WideBackward", None, "grad-dtype"),
+            ("WideBackward", "SinBackward0", None),
+            ("SinBackward0", "WideBackward", "grad-dtype"),
+            ("", None, "grad-dtype"),
+        ],
+    )
+    def test_what_the_user_can_do_about_the_engine(self, node: str, told: str | None, topic: str | None) -> None:
+        implicit = {"produced_by": node, "demanded_by": told} if told else None
+        record = Record(5, "aten._to_copy", "backward", node=node, engine=True, implicit=implicit)
+        graph = replace(GRAPH, hlo=HLO.replace("dot(", "add("))
+        casts = casts_of(Step((graph,), {**RECORDS, 5: record}))
+        assert next(cast.topic for cast in casts if cast.node == "%5") == topic
 
 
 class TestReport:

@@ -1,0 +1,106 @@
+"""The casts of models that nobody here wrote, under stock wheels and under castoff's.
+
+Audits a training step of small configurations of transformers' Llama, BERT, ViT, T5 and GPT-2, with random
+weights, in bfloat16, under autocast and in XlaFullyShardedDataParallel (bench/audited_models.py), in an
+environment with stock wheels and in one with patched wheels; there also with what castoff offers to those
+that ask. --write puts the table between the two marks in docs/audit.md; --check compares, and exits with 1 if
+they differ. Either way each conversion must be traced to its IR line, and what castoff removes must be gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(__file__).with_name("audited_models.py")
+DOCUMENT = ROOT / "docs" / "audit.md"
+BEGIN = "<!-- casts of models: made by bench/audit_models.py --write -->"
+END = "<!-- casts of models: end -->"
+
+CLASSES = (
+    ("why", "explicit"),
+    ("why", "autocast"),
+    ("why", "autograd engine"),
+    ("why", "op's math type"),
+    ("why", "optimizer"),
+    ("exactness", "lossy narrowing"),
+    ("exactness", "exact round trip"),
+    ("exactness", "lossy round trip"),
+)
+
+Found = dict[str, dict[str, Any]]
+
+
+def audited(python: Path, *arguments: str) -> Found:
+    """What bench/audited_models.py finds in an environment."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
+    command = [str(python), str(PROGRAM), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    found: Found = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def check_claims(stock: Found, patched: Found, topics: Found) -> None:
+    """What must hold of the models whatever the numbers are."""
+    for name in stock:
+        for found in (stock, patched, topics):
+            totals = found[name]
+            assert totals["traced"] == totals["conversions"] > 0, f"{name}: a conversion without an IR line"
+        assert "wider product" not in patched[name]["by_why"], name
+        assert "exact round trip" not in patched[name]["by_exactness"], name
+        assert topics[name]["by_topic"].get("native-mul", 0) == 0, name
+        assert topics[name]["casts"] <= patched[name]["casts"] <= stock[name]["casts"], name
+
+
+def table(stock: Found, patched: Found, topics: Found) -> str:
+    """A row for each model and mode; in each cell the three counts, or one if they are the same."""
+    head = ["model", "as", "casts", "KiB moved", *(name for _, name in CLASSES)]
+    lines = [BEGIN, "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for name in stock:
+        totals = [found[name] for found in (stock, patched, topics)]
+        cells = [[total["casts"] for total in totals], [round(total["bytes"] / 1024) for total in totals]]
+        cells += [[total[f"by_{by}"].get(key, 0) for total in totals] for by, key in CLASSES]
+        lines.append(f"| {name} | {' | '.join(map(cell, cells))} |")
+    return "\n".join([*lines, "", END])
+
+
+def cell(counts: list[int]) -> str:
+    return str(counts[0]) if len(set(counts)) == 1 else " → ".join(f"{count:,}" for count in counts)
+
+
+def main(
+    *,
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels and transformers.")],
+    patched: Annotated[Path, typer.Option(help="Python of one with patched wheels and transformers.")],
+    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/audit.md.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the table with docs/audit.md.")] = False,
+) -> None:
+    """Count the casts of models of transformers."""
+    jobs = [(stock,), (patched,), (patched, "topics")]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        found = list(pool.map(lambda job: audited(*job), jobs))
+    check_claims(*found)
+    new = table(*found)
+    if not write and not check:
+        print(new)
+        return
+    old = DOCUMENT.read_text()
+    head, rest = old.split(BEGIN)
+    text = head + new + rest.split(END)[1]
+    if write:
+        DOCUMENT.write_text(text)
+    elif old != text:
+        raise SystemExit("docs/audit.md does not say what the wheels do: run bench/audit_models.py --write")
+
+
+if __name__ == "__main__":
+    typer.run(main)
