@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -301,6 +302,11 @@ class _Case:
         return self.record is not None and self.record.op == "aten.mul" and self.record.narrow
 
     @property
+    def is_wide(self) -> bool:
+        """Whether it is within a node of the topic wide-weight-grad: that computes in float32 for the weight."""
+        return self.record is not None and re.fullmatch(r"Wide\w+Backward0", self.record.node) is not None
+
+    @property
     def of_the_user(self) -> bool:
         """Whether what gets a gradient from the engine, or on stock wheels what gives it, is a leaf or a Function."""
         assert self.record is not None
@@ -325,7 +331,9 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         "castoff's wheels leave out the round trip",
     ),
     (
-        lambda case: case.backward and case.widens and case.conversion.of_product and bool(case.parameter),
+        lambda case: (
+            case.backward and case.widens and case.conversion.of_product and bool(case.parameter) and not case.is_wide
+        ),
         "wide-weight-grad",
         "wide_grads(model), with weights in the narrow dtype: the product gives the float32 gradient",
     ),
