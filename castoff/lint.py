@@ -136,13 +136,13 @@ def _tests(topic: Topic, root: Path, _pins: list[str]) -> Owed:
     elif topic.kind != "never" and not any(map(_expects_ir, proofs)):
         yield (
             f"a test marked {_MARKER} that states the IR or the HLO of a program ({', '.join(sorted(_EXPECTATIONS))})",
-            f"{len(proofs)} tests with that mark, none of which does",
+            f"none of the {len(proofs)} with that mark",
             "Write one in tests/ir/, as CONTRIBUTING.md says.",
         )
 
 
 def _proofs(text: str) -> list[ast.FunctionDef]:
-    """Return the tests of a module that must fail on stock wheels: marked themselves, by their class or by the module."""
+    """Return the tests of a module that must fail on stock wheels: marked themselves, by class or by the module."""
     module = ast.parse(text)
     names: set[str] = set()
     for node in module.body:
@@ -166,7 +166,7 @@ def _marks(node: ast.expr, names: set[str]) -> bool:
     """Whether an expression is the marker, or one of the names that a module gives to it."""
     while isinstance(node, ast.Call):
         node = node.func
-    return isinstance(node, ast.Attribute) and node.attr == _MARKER or isinstance(node, ast.Name) and node.id in names
+    return node.attr == _MARKER if isinstance(node, ast.Attribute) else isinstance(node, ast.Name) and node.id in names
 
 
 def _expects_ir(test: ast.FunctionDef) -> bool:
