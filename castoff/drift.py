@@ -20,10 +20,9 @@ from pathlib import Path
 from castoff.apply import CHECKOUT_ONLY_SUFFIXES, Fit, try_topics
 from castoff.build import ROOT
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import Context, means
 from castoff.errors import CheckoutError, CommandError, FetchError, TopicError
 from castoff.fetch import fetch_release
-from castoff.maintain import means
 from castoff.pin import PROJECTS, Pin, load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.released import find_release

@@ -23,10 +23,9 @@ from castoff.apply import apply_to_checkout, try_topics
 from castoff.build import ROOT
 from castoff.checkout import topic_commits
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import Context, means
 from castoff.drift import TEST_TOOLS, best_pins, fetch_ref
 from castoff.errors import ApplyError, StageError, TopicError
-from castoff.maintain import means
 from castoff.pin import load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.repository import Repository

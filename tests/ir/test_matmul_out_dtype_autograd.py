@@ -5,8 +5,6 @@ rounded once, if at all, to what the factor's grad_dtype says.
 """
 
 import os
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -15,6 +13,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
 from torch.autograd import forward_ad
 from torch_xla import backends
 from torch_xla.core import xla_model as xm
@@ -480,14 +479,7 @@ print("done")
 
 @fails_on_stock
 def test_sharded_operands():
-    done = subprocess.run(
-        [sys.executable, "-c", SPMD],
-        env={**os.environ, "CPU_NUM_DEVICES": "4", "PJRT_DEVICE": "CPU"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "done\n", done.stderr
+    assert completed("-c", SPMD, CPU_NUM_DEVICES="4").stdout == "done\n"
 
 
 @passes_on_stock

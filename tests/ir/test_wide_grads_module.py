@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import os
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -15,6 +13,7 @@ import torch_xla
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
 from ir_text import ir
+from other_process import completed
 from torch.utils.checkpoint import checkpoint
 
 DEVICE = torch_xla.device()
@@ -140,17 +139,10 @@ x = torch.ones(2, 2, dtype=torch.bfloat16, device="xla", requires_grad=True)
 (x @ x).sum().backward()
 print(x.grad.dtype)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "CASTOFF_DISABLE": topic},
-    )
-    assert done.stdout.splitlines() == [
+    assert completed("-c", program, CASTOFF_DISABLE=topic).stdout.splitlines() == [
         "wide_grads needs the topics grad-dtype, data-setter, wide-weight-grad",
         "torch.bfloat16",
-    ], done.stderr
+    ]
 
 
 @fails_on_stock

@@ -7,8 +7,6 @@ XLA:CPU has no all-reduce of bfloat16, which is what gathers the parameters. One
 import json
 import os
 import re
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -16,6 +14,7 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
+from other_process import completed
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
 
 DEVICE = torch_xla.device()
@@ -29,11 +28,8 @@ def run(program, folder, **environment):
     """The JSON that ``program`` prints last, in a process of its own."""
     file = folder / "program.py"
     file.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = completed(file, **environment).stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 # ---- SPMD
@@ -46,6 +42,7 @@ import numpy as np
 import torch, torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from other_process import completed
 from torch_xla.distributed.spmd.xla_sharding import apply_xla_patch_to_nn_linear
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
