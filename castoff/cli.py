@@ -404,7 +404,7 @@ def audit_command(
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         request = audit_program.parse_request(program, calls, python, topology)
         audit_program.check_kinds(forbid or ())
-        with _context(console) as context:
+        with means(console) as context:
             if meta:
                 found = audit_program.meta_program(request, context)
                 faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)

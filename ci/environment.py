@@ -31,6 +31,7 @@ from castoff.run import Runner
 from castoff.tools import tool
 
 TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
+DEFAULT_PIN = "2.9"
 ORACLE = ("torch==2.13.0",)  # the release that test_grad_dtype_conformance.py states
 
 
@@ -80,6 +81,10 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
             install("tpu", "--cache-dir", Path(own_cache), *pinned, *ours)
             return
         install("stock", *pinned, *(f"{project}=={pin.upstream(project).version}" for project in projects))
+        if pin_name == DEFAULT_PIN:
+            # The models that bench/audit_models.py audits; the tests of other pins have no use for them.
+            models = ROOT / "ci" / "models.lock"
+            install("models", "--require-hashes", "--no-deps", "--requirement", models)
         if kind == "patched":
             install("patched", "--no-deps", "--offline", "--cache-dir", Path(own_cache), *wheels)
 
@@ -89,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle"])
     parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
-    parser.add_argument("--pin", default="2.9", help="the pin (default: 2.9)")
+    parser.add_argument("--pin", default=DEFAULT_PIN, help=f"the pin (default: {DEFAULT_PIN})")
     parser.add_argument("--dist", type=Path, help="where the wheels are (default: dist/PIN-cpu)")
     arguments = parser.parse_args()
     dist = arguments.dist or ROOT / "dist" / f"{arguments.pin}-cpu"

@@ -7,7 +7,7 @@
 #   --pins LIST  the pins that are built and tested beside the default one: "2.6 2.1" unless said otherwise,
 #                "" for none. With 2.6 the C++ hunks are proven and upstream's own tests are run.
 #
-# Besides what the build needs it needs valgrind, and installs it with apt-get if it may.
+# Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
@@ -28,11 +28,13 @@ while [[ $# -gt 0 ]]; do
 done
 
 [[ -x .venv/bin/castoff ]] || ./build.sh --help >/dev/null
-if ! command -v valgrind >/dev/null; then
-  [[ $EUID == 0 ]] || { echo 'expected valgrind, found none; install it: apt-get install valgrind' >&2 && exit 19; }
-  echo '== valgrind'
-  { apt-get update && apt-get install --yes --no-install-recommends valgrind; } >/dev/null
-fi
+for package in valgrind chromium; do
+  if ! command -v "$package" >/dev/null; then
+    [[ $EUID == 0 ]] || { echo "expected $package, found none; install it: apt-get install $package" >&2 && exit 19; }
+    echo "== $package"
+    { apt-get update && apt-get install --yes --no-install-recommends "$package"; } >/dev/null
+  fi
+done
 
 # Beside uv's cache, so that environments are hard links and cost no disk.
 if [[ -z $work ]]; then
@@ -126,6 +128,10 @@ section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DE
   tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
 section 'torch with its own grad_dtype: the same conformance tests' \
   in_environment oracle tests/torch/test_grad_dtype_conformance.py
+section 'castoff audit: patched wheels' in_environment patched tests/audit
+section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
+section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
+  --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'the TPU compiler: environment' make_compiler
 section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
 section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
@@ -133,6 +139,9 @@ section 'wide weight gradients on the TPU compiler' \
   .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
   --topology v5e:2x2 --python "$work/patched/bin/python"
+section 'castoff audit of a step function, beside stock and on the TPU compiler' .venv/bin/castoff audit \
+  bench/tpu_step.py:step --python "$work/patched/bin/python" --stock-python "$work/stock/bin/python" --tpu v5e:2x2 \
+  --max-casts 0
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
 
