@@ -401,6 +401,8 @@ def audit_command(
 
     Exit status 1 if --max-casts or --forbid is not kept to.
     """
+    if meta and (html or compare or stock_python or topology):
+        raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts and --forbid")
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         request = audit_program.parse_request(program, calls, python, topology)
         audit_program.check_kinds(forbid or ())

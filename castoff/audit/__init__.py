@@ -50,7 +50,7 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
         del kept
     with Watch(stablehlo=stablehlo) as watch:
         kept = fn(*args, **kwargs)  # what it returns is alive at the sync, as in a loop
-        watch.capture()
+        watch.capture(result=kept)
     del kept
     step = watch.step()
     return Report(versions(), step.graphs, tuple(casts_of(step)))

@@ -80,14 +80,16 @@ class Operations:
         function, autocast = self._functions.current()
         if in_backward and function in _BACKWARDS:
             function = ""  # on some devices a backward runs in the thread that calls it
-        if in_backward:
-            self._after_backward = True
+        self._after_backward |= in_backward
+        phase = self._phase(in_backward)
+        if phase == OPTIMIZER and self._optimizers:
+            function = f"{self._optimizers[-1]}.step"
         origin = self._nodes.origin(node) if node is not None else None
         with self._lock:
             record = Record(
                 number=len(self._records) + 1,
                 op=str(func.overloadpacket),
-                phase=self._phase(in_backward),
+                phase=phase,
                 module=self._paths.current(),
                 function=function,
                 autocast=autocast,
@@ -100,9 +102,6 @@ class Operations:
             self._records[record.number] = record
         if in_backward and record.op == "aten._to_copy" and isinstance(args[0], torch.Tensor):
             self._copies[record.number] = (args[0].dtype, kwargs.get("dtype"), tuple(args[0].shape))
-        if self._optimizers:
-            record = replace(record, function=f"{self._optimizers[-1]}.step")
-            self._records[record.number] = record
         if not in_backward or record.module:
             self._nodes.made(record)
         return record
@@ -110,11 +109,11 @@ class Operations:
     def _phase(self, in_backward: bool) -> str:
         if in_backward:
             return BACKWARD
-        if self._optimizers:
-            return OPTIMIZER
-        # Clipping, scaling and updates by hand: after a backward, outside modules, with nothing recorded.
-        after = self._after_backward and not torch.is_grad_enabled() and not self._paths.current()
-        return OPTIMIZER if after else FORWARD
+        if self._paths.current():
+            return FORWARD  # also in an optimizer's closure
+        # Clipping, scaling and updates by hand: after a backward, with nothing recorded.
+        after = self._after_backward and not torch.is_grad_enabled()
+        return OPTIMIZER if self._optimizers or after else FORWARD
 
     @contextlib.contextmanager
     def _optimizer_hooks(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ class Watch:
         self._graphs: list[Graph] = []
         self._operations = Operations(self._run)
         self._live: dict[int, Callable[[], torch.Tensor | None]] = {}
+        self._leaves: dict[int, Callable[[], torch.Tensor | None]] = {}
         self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> Watch:  # noqa: PYI034 - typing.Self is of Python 3.11
@@ -54,14 +55,17 @@ class Watch:
     ) -> None:
         self._exits.__exit__(kind, error, trace)
 
-    def capture(self, reason: str = "end of the step", of: list[torch.Tensor] | None = None) -> None:
+    def capture(
+        self, reason: str = "end of the step", of: list[torch.Tensor] | None = None, result: object = None
+    ) -> None:
         """Keep the graph that is about to run.
 
         Args:
             reason: What makes it run.
             of: The tensors whose graph it is; all that were made here and are alive if None.
+            result: What the step returned.
         """
-        roots = self._pending() if of is None else of
+        roots = self._pending(result) if of is None else of
         if not roots:
             return
         with _unwatched():
@@ -77,9 +81,18 @@ class Watch:
         """Return what was recorded."""
         return Step(tuple(self._graphs), self._operations.records())
 
-    def _pending(self) -> list[torch.Tensor]:
+    def _pending(self, result: object) -> list[torch.Tensor]:
+        """Return what is alive of what was made here.
+
+        Where torch keeps a copy of a tensor that shares its data, what was seen of it is gone: gradients and
+        what the step returned are asked for themselves.
+        """
         self._live = {key: reference for key, reference in self._live.items() if reference() is not None}
-        return [tensor for reference in self._live.values() if (tensor := reference()) is not None]
+        found = [tensor for reference in self._live.values() if (tensor := reference()) is not None]
+        leaves = [leaf for reference in self._leaves.values() if (leaf := reference()) is not None]
+        found += [leaf.grad for leaf in leaves if leaf.grad is not None]
+        found += tensors([result])
+        return list({_XLAC._xla_get_tensor_id(tensor): tensor for tensor in found if _on_xla(tensor)}.values())
 
     def _run(self, record: Record, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _reads(record.op, args, kwargs):
@@ -92,6 +105,9 @@ class Watch:
         for tensor in tensors([result]):
             if _on_xla(tensor):
                 self._live[id(tensor)] = weakref.ref(tensor)
+        if record.node.endswith("AccumulateGrad"):
+            leaf = torch._C._current_autograd_node().variable
+            self._leaves[id(leaf)] = weakref.ref(leaf)
         return result
 
     @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,9 @@ class TestVit:
         return audit_meta(lambda: vit.step)
 
     def test_well_under_a_second(self, found):
-        # What a machine that does nothing else needs is a third of this; see docs/audit.md.
-        assert min(found["seconds"], audit_meta(lambda: vit.step)["seconds"]) < 1.5
+        start = time.process_time()  # what other tests do at the same time is not counted
+        audit_meta(lambda: vit.step)
+        assert time.process_time() - start < 1.0
 
     def test_flops(self, found):
         tokens, width, layers = 197, 768, 12

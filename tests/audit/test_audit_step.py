@@ -154,6 +154,19 @@ class TestReasons:
         report = audit(step)
         assert {(cast.phase, cast.why, cast.op) for cast in report.floating} == {("optimizer", "optimizer", "SGD.step")}
 
+    def test_a_closure_of_an_optimizer(self):
+        x, model = on_xla(4, 8), nn.Linear(8, 8, bias=False).to("xla")
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+        def closure():
+            with torch.autocast("xla", dtype=BF16):
+                loss = model(x).sum()
+            loss.backward()
+            return loss
+
+        casts = [cast for cast in audit(optimizer.step, closure).floating if cast.why == "autocast"]
+        assert {(cast.phase, cast.module) for cast in casts} == {("forward", "Linear"), ("backward", "Linear")}
+
     def test_an_update_by_hand(self):
         w = on_xla(4, 8, requires_grad=True)
 
@@ -350,6 +363,29 @@ if __name__ == "__main__":
 """
 
 
+SHARDED = """
+import numpy as np
+import torch, torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
+
+xr.use_spmd()
+mesh = xs.Mesh(np.arange(4), (4, 1), ("fsdp", "model"))
+linear = torch.nn.Linear(16, 8, bias=False, dtype=torch.bfloat16).to("xla")
+model = SpmdFullyShardedDataParallel(
+    linear, mesh=mesh, shard_output=lambda output, mesh: xs.mark_sharding(output, mesh, ("fsdp", None))
+)
+x = torch.randn(64, 16).to("xla")
+xs.mark_sharding(x, mesh, ("fsdp", None))
+
+def step():
+    loss = model(x.bfloat16()).float().sum()
+    loss.backward()
+    return loss, [parameter.grad for parameter in model.parameters()]
+"""
+
+
 @pytest.fixture
 def program(tmp_path):
     path = tmp_path / "program.py"
@@ -385,6 +421,19 @@ class TestPrograms:
             line = found["graphs"][cast["graph"]]["ir"][cast["line"]].strip()
             assert line == cast["ir"]["node"][0] and line.startswith(f"{cast['node']} = ")
             assert cast["phase"] != "unknown" and cast["place"] is not None
+
+    def test_sharded_over_four_devices(self, tmp_path):
+        program, report = tmp_path / "program.py", tmp_path / "report.json"
+        program.write_text(SHARDED)
+        command = [sys.executable, WORKER, "stablehlo", program, "step", "1", report]
+        environment = {**os.environ, "CPU_NUM_DEVICES": "4"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(report.read_text())
+        assert [(graph["partitions"], len(graph["stablehlo"]) > 1000) for graph in found["graphs"]] == [(4, True)]
+        told = [(cast["source"], cast["target"], cast["why"], cast["bytes"]) for cast in found["casts"]]
+        # Bytes are those of all devices.
+        assert told[:2] == [("f32", "bf16", "explicit", 64 * 16 * 6), ("bf16", "f32", "explicit", 64 * 8 * 6)]
 
     @pytest.mark.parametrize(("function", "found"), [("wrong", "RuntimeError: mine"), ("none", "no function 'none'")])
     def test_a_program_at_fault(self, program, tmp_path, function, found):
