@@ -76,6 +76,7 @@ return %3
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "this IR of an addition")
 def test_micro_batches_are_added_in_it():
     w, x = leaf(bf16, grad_dtype=f32), data(f32)
     Product.apply(w, x).backward()
@@ -115,6 +116,7 @@ return %4
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "this IR of a product of bfloat16 tensors")
 def test_none_takes_what_comes():
     w = leaf(f32, grad_dtype=None)
     Product.apply(w, data(bf16)).backward()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gradients import Wide, backward_graphs_to, compiled_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -190,6 +191,16 @@ def test_a_fake_leaf_that_was_made_with_a_view_of_it_takes_it_over():
         fake = mode.from_tensor(w)
     assert view._base is fake
     assert fake.grad_dtype is BF16
+
+
+@pytest.mark.fails_on_stock
+def test_an_argument_of_a_reentrant_checkpoint_takes_it_over():
+    """The backward within the checkpoint rounds nothing on its way to the leaf."""
+    w = torch.full((3,), 1 + 2**-7, dtype=BF16, requires_grad=True)
+    w.grad_dtype = F32
+    x = torch.full((3,), 1 + 2**-20)
+    checkpoint(lambda x, w: x * w, x, w, use_reentrant=True).sum().backward()
+    assert w.grad.tolist() == x.tolist()
 
 
 @pytest.mark.fails_on_stock

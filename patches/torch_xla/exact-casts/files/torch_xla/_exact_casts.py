@@ -34,11 +34,8 @@ def install() -> None:
 
     if _native is not None or not _lazy_ir.supported():
         return
+    _castoff.install_kernels("exact-casts")
     library = _castoff.library()
-    library.castoff_exact_casts_install.restype = ctypes.c_char_p
     library.castoff_exact_casts_keep_apart.argtypes = [ctypes.c_bool]
     library.castoff_exact_casts_keep_apart.restype = ctypes.c_bool
-    error = library.castoff_exact_casts_install()
-    if error is not None:
-        raise ImportError(f"castoff: exact-casts cannot take its place: {error.decode()}")
     _native = library

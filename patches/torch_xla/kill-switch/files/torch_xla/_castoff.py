@@ -15,7 +15,7 @@ from torch import _castoff as _torch_castoff
 
 from . import version
 
-__all__ = ["TOPICS", "library"]
+__all__ = ["TOPICS", "install_kernels", "library"]
 
 #: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
 #: belongs to a topic that is not in this build. Of two topics with a kernel for one operator, the later one's
@@ -56,6 +56,19 @@ def library() -> ctypes.PyDLL:
         if found != expected:
             raise ImportError(_mismatch(f"was built for {name} commit {expected}, but this {name} is commit {found}"))
     return lib
+
+
+def install_kernels(topic: str, *arguments: object) -> None:
+    """Let the library put a topic's kernels in place: call its ``castoff_<topic>_install``.
+
+    Raises:
+        ImportError: They cannot take their place, or the library does not belong here.
+    """
+    function = getattr(library(), f"castoff_{topic.replace('-', '_')}_install")
+    function.restype = ctypes.c_char_p
+    error = function(*arguments)
+    if error is not None:
+        raise ImportError(f"castoff: {topic} cannot take its place: {error.decode()}")
 
 
 def _mismatch(what: str) -> str:

@@ -4,7 +4,6 @@ The C++ half (``csrc/castoff/matmul_out_dtype.cpp``) decides which calls these a
 operator that it makes of them. It takes what ``jax.lax.dot_general`` takes.
 """
 
-import ctypes
 import functools
 from collections.abc import Sequence
 from typing import Optional
@@ -123,11 +122,7 @@ def install() -> None:
     """Register the kernels, once, above those that torch and torch_xla registered."""
     if _registrations:
         return
-    native = _castoff.library().castoff_matmul_out_dtype_install
-    native.restype = ctypes.c_char_p
-    error = native()
-    if error is not None:
-        raise ImportError(f"castoff: matmul-out-dtype cannot take its place: {error.decode()}")
+    _castoff.install_kernels("matmul-out-dtype")
     kernels = torch.library.Library("castoff", "IMPL")
     kernels.impl("dot_general", _dot_general, "XLA")
     kernels.impl("dot_general", _dot_general_meta, "Meta")

@@ -90,13 +90,10 @@ def install() -> None:
 
     if _native is not None or not _lazy_ir.supported():
         return
+    _castoff.install_kernels("native-mul")
     library = _castoff.library()
-    library.castoff_native_mul_install.restype = ctypes.c_char_p
     library.castoff_native_mul_set.argtypes = [ctypes.c_bool]
     library.castoff_native_mul_enabled.restype = ctypes.c_bool
-    error = library.castoff_native_mul_install()
-    if error is not None:
-        raise ImportError(f"castoff: native-mul cannot take its place: {error.decode()}")
     _native = library
     if os.environ.get("XLA_NATIVE_MUL", "0").lower() in ("1", "true"):
         native_mul(True)

@@ -28,13 +28,9 @@ def install() -> None:
         return
     torch_half = _torch_castoff.library()
     torch_half.castoff_grad_dtype_tensors_in_use.restype = ctypes.c_void_p
-    native = _castoff.library().castoff_wide_weight_grad_install
-    native.restype = ctypes.c_char_p
-    native.argtypes = ctypes.c_void_p, ctypes.c_void_p
-    error = native(
-        torch_half.castoff_grad_dtype_tensors_in_use(),
+    _castoff.install_kernels(
+        "wide-weight-grad",
+        ctypes.c_void_p(torch_half.castoff_grad_dtype_tensors_in_use()),
         ctypes.cast(torch_half.castoff_grad_dtype_over_edge, ctypes.c_void_p),
     )
-    if error is not None:
-        raise ImportError(f"castoff: wide-weight-grad cannot take its place: {error.decode()}")
     _installed = True

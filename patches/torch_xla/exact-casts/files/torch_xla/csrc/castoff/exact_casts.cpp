@@ -252,14 +252,7 @@ extern "C" {
 
 // Puts the kernels in place; nullptr, or what went wrong. Call it once.
 __attribute__((visibility("default"))) const char* castoff_exact_casts_install() {
-  static std::string error;
-  try {
-    castoff::install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  return castoff::put_in_place(castoff::install);
 }
 
 // Whether, from now on, this thread's tensors have nodes other than those of device data; returns

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,6 +84,19 @@ void stand_before(torch::Library& lib, c10::DispatchKey key, const char* name, c
   const std::string full = std::string(name) + (*overload ? "." : "") + overload;
   lib.impl(full.c_str(),
            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
+}
+
+// For the entry point of a topic, which Python calls once: nullptr, or what went wrong.
+template <class Install>
+const char* put_in_place(const Install& install) {
+  static std::string error;
+  try {
+    install();
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
 }
 
 }  // namespace castoff

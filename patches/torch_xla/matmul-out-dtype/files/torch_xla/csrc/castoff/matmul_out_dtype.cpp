@@ -540,12 +540,5 @@ void install() {
 
 // Puts the kernels in place; nullptr, or what went wrong. Call it once.
 extern "C" __attribute__((visibility("default"))) const char* castoff_matmul_out_dtype_install() {
-  static std::string error;
-  try {
-    install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  return castoff::put_in_place(install);
 }

@@ -13,7 +13,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -124,22 +124,36 @@ bool hold_one_dtype(const std::vector<Tensor>& held) {
 
 // ---- what to do with operands that hold different dtypes
 
-class Mixed : public castoff::Before {
+struct MixedCall {
+  const OperatorHandle& op;
+  Call arguments;
+  const std::vector<Tensor>& held;
+  std::optional<ScalarType> result;  // what the first result is cast to
+};
+
+// Makes of the call what the kernel that was there serves, or refuses it.
+using Remedy = void (*)(MixedCall&);
+
+class Mixed final : public castoff::Before {
  public:
-  using Before::Before;
-  virtual ~Mixed() = default;
+  Mixed(const OperatorHandle& op, DispatchKey key, Remedy remedy)
+      : Before(op, key), remedy_(remedy) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const Call call(op, *stack);
-    if (C10_LIKELY(call.declares_one_dtype())) return previous(op, keys, stack);
-    const std::vector<Tensor> held = call.held_operands();
+    const Call arguments(op, *stack);
+    if (C10_LIKELY(arguments.declares_one_dtype())) return previous(op, keys, stack);
+    const std::vector<Tensor> held = arguments.held_operands();
     if (hold_one_dtype(held)) return previous(op, keys, stack);
-    mixed(op, keys, stack, call, held);
+    MixedCall call{op, arguments, held, std::nullopt};
+    remedy_(call);
+    previous(op, keys, stack);
+    if (!call.result) return;
+    IValue& result = *(stack->end() - op.schema().returns().size());
+    if (result.toTensor().defined()) result = cast(result.toTensor(), *call.result);
   }
 
- protected:
-  virtual void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-                     const std::vector<Tensor>& held) = 0;
+ private:
+  Remedy remedy_;
 };
 
 // XLA computes in the higher of two dtypes; bfloat16 is above float16.
@@ -152,140 +166,72 @@ bool is_below(const Tensor& a, const Tensor& b) {
 
 // Computes in the dtype that torch promotes them to. Like torch's CPU kernels of these operators
 // (and unlike those of mul and div, which torch_xla lowers well), it converts a 0-d operand too.
-class Promote : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    call.cast_operands(at::native::result_type(held));
-    previous(op, keys, stack);
-  }
-};
+void promote(MixedCall& call) {
+  call.arguments.cast_operands(at::native::result_type(call.held));
+}
 
 // The same of operators that torch_xla computes, truthfully, in the highest of the dtypes: there is
 // something to do where torch's rules give another.
-class PromoteUnlessHighest final : public Promote {
- public:
-  using Promote::Promote;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    const auto highest = std::max_element(held.begin(), held.end(), is_below);
-    if (highest->scalar_type() == at::native::result_type(held)) return previous(op, keys, stack);
-    Promote::mixed(op, keys, stack, call, held);
-  }
-};
+void promote_unless_highest(MixedCall& call) {
+  const auto highest = std::max_element(call.held.begin(), call.held.end(), is_below);
+  if (highest->scalar_type() != at::native::result_type(call.held)) promote(call);
+}
 
 // lerp: a 0-d weight is converted; other dtypes are refused, by the kernel that was there.
-class PromoteWeight final : public Promote {
- public:
-  using Promote::Promote;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    const bool one_but_for_weight =
-        held.size() == 3 && held[2].dim() == 0 && held[0].scalar_type() == held[1].scalar_type();
-    if (!one_but_for_weight) return previous(op, keys, stack);
-    call[2] = cast(held[2], held[0].scalar_type());
-    previous(op, keys, stack);
-  }
-};
+void promote_weight(MixedCall& call) {
+  const auto& held = call.held;
+  const bool one_but_for_weight =
+      held.size() == 3 && held[2].dim() == 0 && held[0].scalar_type() == held[1].scalar_type();
+  if (one_but_for_weight) call.arguments[2] = cast(held[2], held[0].scalar_type());
+}
 
 // Writes src into self: src takes self's dtype.
-class TakeDtypeOfSelf final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    call.cast_operands(held.front().scalar_type());
-    previous(op, keys, stack);
-  }
-};
+void take_dtype_of_self(MixedCall& call) {
+  call.arguments.cast_operands(call.held.front().scalar_type());
+}
 
 // Its graph would fail to compile.
-class Refuse final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet, Stack*, Call,
-             const std::vector<Tensor>& held) override {
-    refuse(op, held);
-  }
-};
+void refuse_mixed(MixedCall& call) {
+  refuse(call.op, call.held);
+}
 
 // torch_xla declares the dtype of the first factor, whatever that of the product is. The addend of
 // addmm has passed matmul-out-dtype's check, or the product's.
-class Product final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call,
-             const std::vector<Tensor>& held) override {
-    if (is_below(held[held.size() - 2], held.back())) refuse(op, held);
-    previous(op, keys, stack);
-  }
-};
+void product(MixedCall& call) {
+  if (is_below(call.held[call.held.size() - 2], call.held.back())) refuse(call.op, call.held);
+}
 
 // The sum with the bias declares the higher dtype, unless the convolution is a transposed one: that
 // adds its bias within the one node.
-class Convolution final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    constexpr size_t kTransposed = 6;
-    const bool bias_declares = held.size() == 3 && !call[kTransposed].toBool();
-    const bool untrue = bias_declares
-                            ? is_below(held[0], held[1]) && is_below(held[2], held[1])
-                            : std::any_of(held.begin() + 1, held.end(),
-                                          [&](const Tensor& t) { return is_below(held[0], t); });
-    if (untrue) refuse(op, held);
-    previous(op, keys, stack);
-  }
-};
+void convolution(MixedCall& call) {
+  constexpr size_t kTransposed = 6;
+  const auto& held = call.held;
+  const bool bias_declares = held.size() == 3 && !call.arguments[kTransposed].toBool();
+  const bool untrue = bias_declares
+                          ? is_below(held[0], held[1]) && is_below(held[2], held[1])
+                          : std::any_of(held.begin() + 1, held.end(),
+                                        [&](const Tensor& t) { return is_below(held[0], t); });
+  if (untrue) refuse(call.op, held);
+}
 
 // x[mask] = number: a 0-d value takes self's dtype.
-class IndexPut final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    constexpr size_t kIndices = 1, kValues = 2;
-    const auto indices = call[kIndices].toOptionalTensorVector();
-    const bool masked = std::any_of(indices.begin(), indices.end(), [](const auto& index) {
-      return index.has_value() && index->defined() && index->scalar_type() == ScalarType::Bool;
-    });
-    if (masked && held[1].dim() == 0) call[kValues] = cast(held[1], held[0].scalar_type());
-    previous(op, keys, stack);
+void index_put(MixedCall& call) {
+  constexpr size_t kIndices = 1, kValues = 2;
+  const auto& held = call.held;
+  const auto indices = call.arguments[kIndices].toOptionalTensorVector();
+  const bool masked = std::any_of(indices.begin(), indices.end(), [](const auto& index) {
+    return index.has_value() && index->defined() && index->scalar_type() == ScalarType::Bool;
+  });
+  if (masked && held[1].dim() == 0) {
+    call.arguments[kValues] = cast(held[1], held[0].scalar_type());
   }
-};
+}
 
 // Only the weight of the elements may have a dtype of its own.
-class BinaryCrossEntropy final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call,
-             const std::vector<Tensor>& held) override {
-    if (held[0].scalar_type() != held[1].scalar_type()) refuse(op, {held[0], held[1]});
-    previous(op, keys, stack);
-  }
-};
-
-// ---- batch norm
+void binary_cross_entropy(MixedCall& call) {
+  const auto& held = call.held;
+  if (held[0].scalar_type() != held[1].scalar_type()) refuse(call.op, {held[0], held[1]});
+}
 
 bool is_reduced(const Tensor& t) {
   return t.scalar_type() == ScalarType::BFloat16 || t.scalar_type() == ScalarType::Half;
@@ -293,39 +239,21 @@ bool is_reduced(const Tensor& t) {
 
 // An input in bfloat16 or float16 with parameters and statistics in float32 is computed in float32
 // and returned in the input's dtype; nothing else goes together.
-class BatchNorm final : public Mixed {
- public:
-  using Mixed::Mixed;
+void batch_norm(MixedCall& call) {
+  const auto& held = call.held;
+  const bool float_parameters = std::all_of(held.begin() + 1, held.end(), [](const Tensor& t) {
+    return t.scalar_type() == ScalarType::Float;
+  });
+  if (!is_reduced(held.front()) || !float_parameters) refuse(call.op, held);
+  call.arguments[0] = cast(held.front(), ScalarType::Float);
+  call.result = held.front().scalar_type();
+}
 
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    const bool float_parameters = std::all_of(held.begin() + 1, held.end(), [](const Tensor& t) {
-      return t.scalar_type() == ScalarType::Float;
-    });
-    if (!is_reduced(held.front()) || !float_parameters) refuse(op, held);
-    call[0] = cast(held.front(), ScalarType::Float);
-    previous(op, keys, stack);
-    IValue& result = *(stack->end() - op.schema().returns().size());
-    result = cast(result.toTensor(), held.front().scalar_type());
-  }
-};
-
-// grad_out and input are reduced, the rest is float32: see BatchNorm.
-class BatchNormBackward final : public Mixed {
- public:
-  using Mixed::Mixed;
-
- protected:
-  void mixed(const OperatorHandle& op, DispatchKeySet keys, Stack* stack, Call call,
-             const std::vector<Tensor>& held) override {
-    const ScalarType input = call[1].toTensor().scalar_type();
-    call.cast_operands(at::native::result_type(held));
-    previous(op, keys, stack);
-    IValue& grad_input = *(stack->end() - op.schema().returns().size());
-    if (grad_input.toTensor().defined()) grad_input = cast(grad_input.toTensor(), input);
-  }
-};
+// grad_out and input are reduced, the rest is float32: see batch_norm.
+void batch_norm_backward(MixedCall& call) {
+  call.result = call.arguments[1].toTensor().scalar_type();
+  call.arguments.cast_operands(at::native::result_type(call.held));
+}
 
 // ---- registration
 
@@ -334,85 +262,82 @@ struct Operator {
   const char* overload;
 };
 
-template <class Kernel, size_t n>
-void stand_before_all(torch::Library& xla, const std::array<Operator, n>& operators) {
+void stand_before(torch::Library& xla, Remedy remedy, std::initializer_list<Operator> operators) {
   for (const Operator& op : operators) {
-    castoff::stand_before<Kernel>(xla, DispatchKey::XLA, op.name, op.overload);
+    castoff::stand_before<Mixed>(xla, DispatchKey::XLA, op.name, op.overload, remedy);
   }
 }
 
 void install() {
   const castoff::QuietOverride quiet;
   torch::Library& xla = castoff::library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  stand_before_all<PromoteUnlessHighest>(xla, std::array{
-                                                  Operator{"aten::add", "Tensor"},
-                                                  Operator{"aten::addcdiv", ""},
-                                                  Operator{"aten::addcmul", ""},
-                                                  Operator{"aten::atan2", ""},
-                                                  Operator{"aten::fmod", "Tensor"},
-                                                  Operator{"aten::maximum", ""},
-                                                  Operator{"aten::minimum", ""},
-                                                  Operator{"aten::mse_loss", ""},
-                                                  Operator{"aten::pow", "Tensor_Tensor"},
-                                                  Operator{"aten::sub", "Tensor"},
-                                              });
-  stand_before_all<Promote>(xla, std::array{
-                                     Operator{"aten::clamp", "Tensor"},
-                                     Operator{"aten::clamp_max", "Tensor"},
-                                     Operator{"aten::clamp_min", "Tensor"},
-                                     Operator{"aten::mse_loss_backward", ""},
-                                     Operator{"aten::remainder", "Tensor"},
-                                     Operator{"aten::smooth_l1_loss", ""},
-                                     Operator{"aten::where", "self"},
-                                     Operator{"aten::xlogy", "Tensor"},
-                                 });
-  stand_before_all<PromoteWeight>(xla, std::array{Operator{"aten::lerp", "Tensor"}});
-  stand_before_all<TakeDtypeOfSelf>(xla, std::array{Operator{"aten::slice_scatter", ""}});
-  stand_before_all<Refuse>(xla, std::array{
-                                    Operator{"aten::_cdist_forward", ""},
-                                    Operator{"aten::masked_scatter", ""},
-                                    Operator{"aten::nll_loss2d_forward", ""},
-                                    Operator{"aten::nll_loss_forward", ""},
-                                    Operator{"aten::scatter", "reduce"},
-                                    Operator{"aten::scatter", "src"},
-                                    Operator{"aten::scatter_add", ""},
-                                    Operator{"aten::scatter_reduce", "two"},
-                                });
-  stand_before_all<Product>(xla, std::array{
-                                     Operator{"aten::addmm", ""},
-                                     Operator{"aten::bmm", ""},
-                                     Operator{"aten::dot", ""},
-                                     Operator{"aten::mm", ""},
-                                     Operator{"aten::mv", ""},
-                                 });
+  stand_before(xla, promote_unless_highest,
+               {
+                   {"aten::add", "Tensor"},
+                   {"aten::addcdiv", ""},
+                   {"aten::addcmul", ""},
+                   {"aten::atan2", ""},
+                   {"aten::fmod", "Tensor"},
+                   {"aten::maximum", ""},
+                   {"aten::minimum", ""},
+                   {"aten::mse_loss", ""},
+                   {"aten::pow", "Tensor_Tensor"},
+                   {"aten::sub", "Tensor"},
+               });
+  stand_before(xla, promote,
+               {
+                   {"aten::clamp", "Tensor"},
+                   {"aten::clamp_max", "Tensor"},
+                   {"aten::clamp_min", "Tensor"},
+                   {"aten::mse_loss_backward", ""},
+                   {"aten::remainder", "Tensor"},
+                   {"aten::smooth_l1_loss", ""},
+                   {"aten::where", "self"},
+                   {"aten::xlogy", "Tensor"},
+               });
+  stand_before(xla, promote_weight, {{"aten::lerp", "Tensor"}});
+  stand_before(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
+  stand_before(xla, refuse_mixed,
+               {
+                   {"aten::_cdist_forward", ""},
+                   {"aten::masked_scatter", ""},
+                   {"aten::nll_loss2d_forward", ""},
+                   {"aten::nll_loss_forward", ""},
+                   {"aten::scatter", "reduce"},
+                   {"aten::scatter", "src"},
+                   {"aten::scatter_add", ""},
+                   {"aten::scatter_reduce", "two"},
+               });
+  stand_before(xla, product,
+               {
+                   {"aten::addmm", ""},
+                   {"aten::bmm", ""},
+                   {"aten::dot", ""},
+                   {"aten::mm", ""},
+                   {"aten::mv", ""},
+               });
   torch::Library& autograd =
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
-  castoff::stand_before<Product>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
-  stand_before_all<IndexPut>(xla, std::array{
-                                      Operator{"aten::_index_put_impl_", ""},
-                                      Operator{"aten::index_put_", ""},
-                                  });
-  stand_before_all<Convolution>(xla, std::array{Operator{"aten::convolution_overrideable", ""}});
-  stand_before_all<BinaryCrossEntropy>(xla, std::array{Operator{"aten::binary_cross_entropy", ""}});
-  stand_before_all<BatchNorm>(xla, std::array{
-                                       Operator{"aten::_native_batch_norm_legit", ""},
-                                       Operator{"aten::_native_batch_norm_legit", "no_stats"},
-                                       Operator{"aten::native_batch_norm", ""},
-                                   });
-  stand_before_all<BatchNormBackward>(xla,
-                                      std::array{Operator{"aten::native_batch_norm_backward", ""}});
+  castoff::stand_before<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
+  stand_before(xla, index_put,
+               {
+                   {"aten::_index_put_impl_", ""},
+                   {"aten::index_put_", ""},
+               });
+  stand_before(xla, convolution, {{"aten::convolution_overrideable", ""}});
+  stand_before(xla, binary_cross_entropy, {{"aten::binary_cross_entropy", ""}});
+  stand_before(xla, batch_norm,
+               {
+                   {"aten::_native_batch_norm_legit", ""},
+                   {"aten::_native_batch_norm_legit", "no_stats"},
+                   {"aten::native_batch_norm", ""},
+               });
+  stand_before(xla, batch_norm_backward, {{"aten::native_batch_norm_backward", ""}});
 }
 
 }  // namespace
 
 // Puts the kernels in place; nullptr, or what went wrong. Call it once.
 extern "C" __attribute__((visibility("default"))) const char* castoff_mixed_operands_install() {
-  static std::string error;
-  try {
-    install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  return castoff::put_in_place(install);
 }

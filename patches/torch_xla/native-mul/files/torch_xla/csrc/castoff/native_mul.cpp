@@ -149,14 +149,7 @@ extern "C" {
 
 // Puts the kernel in place; nullptr, or what went wrong. Call it once.
 __attribute__((visibility("default"))) const char* castoff_native_mul_install() {
-  static std::string error;
-  try {
-    castoff::install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  return castoff::put_in_place(castoff::install);
 }
 
 __attribute__((visibility("default"))) void castoff_native_mul_set(bool enable) {

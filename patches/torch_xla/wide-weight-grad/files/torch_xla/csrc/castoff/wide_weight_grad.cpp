@@ -214,13 +214,8 @@ void install() {
 // grad-dtype exports.
 extern "C" __attribute__((visibility("default"))) const char* castoff_wide_weight_grad_install(
     const std::atomic<int64_t>* tensors_in_use, int (*over_edge)(const torch::autograd::Edge*)) {
-  static std::string error;
-  try {
+  return castoff::put_in_place([&] {
     torch_xla::wide_weight_grad::grad_dtypes = {tensors_in_use, over_edge};
     torch_xla::wide_weight_grad::install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  });
 }
