@@ -95,22 +95,22 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of torch 2.9, as git has it."""
-    folder = tmp_path / "checkout"
-    for path, text in {
+    files = {
         "torch/__init__.py": "",
         "torch/other.py": OTHER,
         "test/test_old.py": "",
         "version.txt": "2.9.0a0\n",
         ".clang-format": "BasedOnStyle: Google\nIndentWidth: 6\n",
         "pyproject.toml": '[tool.ruff]\nline-length = 88\n[tool.ruff.lint]\nselect = ["F"]\n',
-    }.items():
+    }
+    return _repository(tmp_path, "checkout", files, monkeypatch)
+
+
+def _repository(home: Path, folder_name: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = home / folder_name
+    for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    _commit_all(folder, tmp_path, monkeypatch)
-    return folder
-
-
-def _commit_all(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
@@ -120,23 +120,20 @@ def _commit_all(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> No
     git(folder, "config", "user.email", "maintainer@example.org")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "upstream's tree")
+    return folder
 
 
 @pytest.fixture
 def xla_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of torch_xla 2.9, likewise."""
-    folder = tmp_path / "xla"
-    for path, text in {
+    files = {
         "torch_xla/__init__.py": "first = 1\nsecond   = 2\n",
         "test/test_old.py": "",
         "setup.py": "version = os.getenv('TORCH_XLA_VERSION', '2.9.0')\n",
         ".style.yapf": "[style]\nbased_on_style = google\nindent_width = 2\n",
         "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n',
-    }.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    _commit_all(folder, tmp_path, monkeypatch)
-    return folder
+    }
+    return _repository(tmp_path, "xla", files, monkeypatch)
 
 
 @pytest.fixture
