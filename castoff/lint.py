@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ MOST_ADDED = 12
 """Lines that one hunk may add: it is a call site, the logic is in files of the topic's own."""
 MOST_CONTEXT = 3
 """Unchanged lines on either side by which a hunk finds its place."""
+
+_PLACE = re.compile(r"/(issues|pull|commit|releases/tag)/\w")
+"""What is in the link to a place where upstream speaks of a thing; a repository alone says nothing."""
 
 _MARKER = "fails_on_stock"
 _EXPECTATIONS = frozenset({"ir", "hlo", "expect_tpu"})
@@ -59,10 +63,10 @@ Owed = Iterator[tuple[str, str, str]]
 
 
 def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
-    if topic.kind != "never" and not topic.upstream:
+    if topic.kind != "never" and not any(map(_PLACE.search, topic.upstream)):
         yield (
             f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
-            "no `upstream`",
+            f"`upstream` of {', '.join(topic.upstream)}" if topic.upstream else "no `upstream`",
             "Link the issue, the pull request or the release where upstream speaks of it.",
         )
 

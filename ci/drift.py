@@ -133,8 +133,9 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the folder for the report")
     parser.add_argument("upstreams", nargs="+", metavar="PROJECT=AGAINST", help="such as torch=main")
     parser.add_argument("--before", type=Path, help="the folder of the last report, if there is one")
-    parser.add_argument("--wheels", metavar="PROJECT=URL", help="an index with stock wheels of it, to run the tests on")
-    parser.add_argument("--no-tests", action="store_true", help="only try whether the topics apply")
+    parser.add_argument(
+        "--wheels", metavar="PROJECT=URL", help="an index with stock wheels of it: run the tests on those"
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
@@ -145,8 +146,7 @@ def main() -> int:
         pythons = {project: environment_of(index, Path(scratch) / project) for project, index in wheels.items()}
         for upstream in arguments.upstreams:
             project, _, against = upstream.partition("=")
-            options = ["--no-tests"] if arguments.no_tests else []
-            options += ["--python", str(pythons[project])] if project in pythons else []
+            options = ["--python", str(pythons[project])] if project in pythons else ["--no-tests"]
             fares, about[upstream] = look(project, against, *options)
             if fares:
                 now[upstream] = fares

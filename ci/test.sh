@@ -132,6 +132,7 @@ section 'castoff audit: patched wheels' in_environment patched tests/audit
 section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
 section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
   --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
 section 'the TPU compiler: environment' make_compiler
 section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
 section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock

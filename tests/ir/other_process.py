@@ -30,6 +30,11 @@ def run(*arguments, **environment):
     return result.stdout + result.stderr
 
 
+def run_tests(module, *options, **environment):
+    """Run the tests of a module in a process of its own, where all have to pass; return what pytest printed."""
+    return run("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, module, **environment)
+
+
 def run_with_another_xlac(directory, old, new, *program, **environment):
     """The same with a copy of torch_xla's library in which one string of bytes is another, of the same length."""
     library = Path(importlib.import_module("_XLAC").__file__)

@@ -20,7 +20,7 @@ import torch
 import torch_xla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from other_process import completed
+from other_process import run_tests
 
 INSIDE = "CASTOFF_PROPERTIES" in os.environ
 DEVICE = torch_xla.device()
@@ -424,4 +424,4 @@ def test_bounds_are_not_loose():
 def test_in_a_process_of_its_own():
     # A cache of one graph: see Pool.
     settings = {"XLA_FLAGS": "--xla_cpu_use_xnnpack=false", "XLA_COMPILATION_CACHE_SIZE": "1"}
-    completed("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, CASTOFF_PROPERTIES="1", **settings)
+    run_tests(__file__, CASTOFF_PROPERTIES="1", **settings)

@@ -12,7 +12,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from other_process import build_id, run, run_with_another_xlac
+from other_process import build_id, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data, round_trips
 
 HERE = Path(__file__).parent
@@ -396,11 +396,7 @@ def test_settings(variable):
 @fails_on_stock
 def test_functionalization_off(tmp_path):
     chosen = "view and not across or later or change or lossy or threads"
-    output = run(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen],
-        Path(__file__),
-        XLA_DISABLE_FUNCTIONALIZATION="1",
-    )
+    output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert " passed" in output
     assert "failed" not in output
 

@@ -17,7 +17,7 @@ from expecttest import assert_expected_inline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_text import hlo, ir
-from other_process import completed
+from other_process import completed, run_tests
 
 FUNCTIONALIZED = os.environ.get("XLA_DISABLE_FUNCTIONALIZATION", "0") != "1"
 DEVICE = torch_xla.device()
@@ -919,5 +919,4 @@ library.impl("mm", lambda a, b: a, "XLA", allow_override=True)
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="this is what it runs")
 def test_all_of_this_with_functionalization_off():
-    pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__)
-    completed(*pytest_here, XLA_DISABLE_FUNCTIONALIZATION="1", EXPECTTEST_ACCEPT="")
+    run_tests(__file__, XLA_DISABLE_FUNCTIONALIZATION="1", EXPECTTEST_ACCEPT="")

@@ -11,7 +11,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from other_process import build_id, run, run_with_another_xlac
+from other_process import build_id, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data
 from torch_xla import experimental
 
@@ -523,7 +523,7 @@ def test_the_step_is_bit_for_bit_stocks(tmp_path):
     files = [tmp_path / "native", tmp_path / "stock"]
     flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
     for file, variable in zip(files, ("1", "0"), strict=True):
-        program = [Path(__file__).with_name("small_transformer.py")]
+        program = Path(__file__).with_name("small_transformer.py")
         run(program, file, "bfloat16", XLA_NATIVE_MUL=variable, XLA_FLAGS=flags)
     ours, stock = map(torch.load, files)
     assert ours["casts"] < stock["casts"] / 2
@@ -563,19 +563,8 @@ def test_settings(variable):
 
 @fails_on_stock
 def test_functionalization_off():
-    output = run(
-        [
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "(kind or form or else or autograd or block or broadcasts) and not (in_place or into_out or written)",
-        ],
-        Path(__file__),
-        XLA_DISABLE_FUNCTIONALIZATION="1",
-    )
+    chosen = "(kind or form or else or autograd or block or broadcasts) and not (in_place or into_out or written)"
+    output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert " passed" in output
     assert "failed" not in output
 

@@ -11,6 +11,7 @@ import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
 from other_process import completed
+from tensors import leaf
 from torch._higher_order_ops.out_dtype import ALLOWABLE_OPS
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -108,13 +109,6 @@ def random(*shape, dtype=bf16, seed=0):
 
 def operands(case, dtype):
     return [random(*shape, dtype=dtype, seed=i) for i, shape in enumerate(case.shapes)]
-
-
-def leaf(cpu, grad_dtype=None):
-    tensor = cpu.to(DEVICE).requires_grad_()
-    if grad_dtype is not None:
-        tensor.grad_dtype = grad_dtype
-    return tensor
 
 
 def check(actual, expected):

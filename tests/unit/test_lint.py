@@ -47,10 +47,11 @@ def test_a_sound_topic_owes_nothing(sound: Path) -> None:
     assert _owed(sound) == []
 
 
+@pytest.mark.parametrize("links", ["[]", '["https://github.com/pytorch/pytorch"]'])
 @pytest.mark.parametrize(("kind", "word"), [("waiting", "waiting"), ("backport", "a backport")])
-def test_a_reason_without_a_link(sound: Path, kind: str, word: str) -> None:
+def test_a_reason_without_a_link(sound: Path, kind: str, word: str, links: str) -> None:
     _replace(sound, '"waiting"', f'"{kind}"')
-    _replace(sound, '["https://github.com/pytorch/pytorch/issues/1"]', "[]")
+    _replace(sound, '["https://github.com/pytorch/pytorch/issues/1"]', links)
     (owed,) = _owed(sound)
     assert "a link" in owed
     assert word in owed
