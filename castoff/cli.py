@@ -20,7 +20,7 @@ import typer
 
 from castoff import doctor
 from castoff.build import ROOT, Request, build, dry_run, verify_folder
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.console import Console
 from castoff.context import Context
 from castoff.drift import show_drift
@@ -30,6 +30,7 @@ from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic, update_checkout
 from castoff.new_pin import new_pin
 from castoff.pin import load_pin
+from castoff.places import cache_root
 from castoff.run import Runner
 from castoff.source.assemble import assemble
 from castoff.source.run import source_build

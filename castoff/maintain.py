@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from castoff.build import ROOT
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.checkout import checkout, update
 from castoff.console import Console
 from castoff.context import Context
@@ -17,6 +17,7 @@ from castoff.fetch import fetch_wheel
 from castoff.interpreter import find_interpreter
 from castoff.manifest import Recorded, read_manifest
 from castoff.pin import Pin, load_pin
+from castoff.places import cache_root
 from castoff.refresh import refresh
 from castoff.repack import PatchedWheel
 from castoff.run import Runner
