@@ -123,6 +123,8 @@ def main() -> None:
         install(options.environment, "--require-hashes", "--only-binary", ":all:", "-r", CONTEXT / "train.lock")
         if cuda and options.cuda == "install":
             install(options.environment, *cuda_requirements(wheels(DIST, manifest, "torch")[0], cuda))
+        elif cuda:
+            (options.environment / "lib" / f"python{PYTHON}" / "site-packages" / "nvidia").mkdir()  # to mount them at
     else:
         install(options.environment, "--offline", *wheels(DIST, manifest, options.step))
 

@@ -22,19 +22,6 @@ FROM python AS train
 ARG DEVICE=CPU
 # "leave-out" makes an image from a CUDA build without the packages for GPUs. It wants them mounted when it runs.
 ARG CUDA_PACKAGES=install
-ENV LANG=C.UTF-8 \
-    PATH=/opt/castoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1 \
-    CASTOFF_CACHE=/cache \
-    CASTOFF_HEARTBEAT=/cache/heartbeat \
-    CASTOFF_HEARTBEAT_SECONDS=1800 \
-    HOME=/cache \
-    LOGNAME=castoff \
-    TMPDIR=/cache/tmp \
-    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
-    XDG_CACHE_HOME=/cache \
-    XLA_PERSISTENT_CACHE_PATH=/cache/xla
 # hadolint ignore=DL3059
 RUN --mount=type=bind,target=/context --mount=type=bind,from=tools,source=/opt/tools,target=/opt/tools \
     --mount=type=secret,id=network --mount=type=secret,id=ca.crt \
@@ -53,7 +40,20 @@ RUN --mount=type=bind,target=/context --mount=type=bind,from=tools,source=/opt/t
     && install -m 755 /context/entrypoint.sh /usr/local/bin/castoff \
     && useradd --uid 10001 --no-create-home --home-dir /cache --shell /usr/sbin/nologin castoff \
     && install -d -o 10001 -g 10001 -m 1777 /cache
-ENV PJRT_DEVICE=${DEVICE}
+ENV LANG=C.UTF-8 \
+    PATH=/opt/castoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    CASTOFF_CACHE=/cache \
+    CASTOFF_HEARTBEAT=/cache/heartbeat \
+    CASTOFF_HEARTBEAT_SECONDS=1800 \
+    HOME=/cache \
+    LOGNAME=castoff \
+    TMPDIR=/cache/tmp \
+    PJRT_DEVICE=${DEVICE} \
+    TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
+    XDG_CACHE_HOME=/cache \
+    XLA_PERSISTENT_CACHE_PATH=/cache/xla
 USER 10001:10001
 VOLUME /cache
 WORKDIR /cache

@@ -57,10 +57,10 @@ class Engine:
             job: The program.
             container: A name for the container.
         """
-        options = []
-        if not (self.rootless and self.name != "podman"):
-            options += ["--user", f"{job.user[0]}:{job.user[1]}"]
-        options += ["--workdir", str(job.folder)]
+        # Where root inside is who calls, that is who has to run; podman can keep the ids as they are.
+        user, group = (0, 0) if self.rootless and self.name != "podman" else job.user
+        options = ["--user", f"{user}:{group}"]
+        options += ["--workingdir" if self.name == "buildah" else "--workdir", str(job.folder)]
         for outside, mode in job.volumes.items():
             options += ["--volume", f"{outside}:{outside}:{mode}"]
         if self.name == "buildah":
@@ -77,7 +77,7 @@ class Engine:
         if self.name == "podman":
             # Who calls is the same user inside, and SELinux lets the container at the mounted folders.
             options += ["--security-opt", "label=disable", *(["--userns", "keep-id"] if self.rootless else [])]
-        run = [self.path, "run", "--name", container, "--network", "host", "--init", *options]
+        run = [self.path, "run", "--name", container, "--network", "host", *options]
         return [
             [*run, "--entrypoint", job.command[0], job.tag, *job.command[1:]],
             [self.path, "rm", "--force", container],
