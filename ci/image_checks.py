@@ -23,8 +23,8 @@ from castoff.container.train import labels
 USER = "10001:10001"
 BUDGET_MB = {
     "base": 260,
-    "torch": 640,
-    "torch of a CUDA build": 1800,
+    "torch": 800,
+    "torch of a CUDA build": 1900,
     "torch_xla": 340,
     "libtpu": 420,
     "dependencies": 240,
@@ -229,10 +229,10 @@ def main() -> int:
         for argument in arguments:
             command.add_argument(argument, type=Path)
     command = commands.add_parser("run")
+    command.add_argument("--mount", action="append", default=[])
     command.add_argument("rootfs", type=Path)
     command.add_argument("config", type=Path)
-    command.add_argument("--mount", action="append", default=[])
-    command.add_argument("words", nargs="*")
+    command.add_argument("words", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if options.check == "same":
         check_same(options.one, options.other)

@@ -69,8 +69,9 @@ make_base() {
   if [[ -z $base ]]; then
     base=$work/base.tar
     # As the official slim image: the same suite with its updates, less manuals and translations.
-    mmdebstrap --quiet --variant=minbase --dpkgopt='path-exclude=/usr/share/man/*' \
-      --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
+    mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include=usr-is-merged \
+      --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+      --dpkgopt='path-exclude=/usr/share/doc/*' \
       --dpkgopt='path-include=/usr/share/doc/*/copyright' bookworm "$base"
   fi
   container=$(buildah from scratch)
@@ -93,14 +94,11 @@ compare_with_outside() {
 
 # What the tests need beside the image, and what the image does without where only a CUDA build of torch is to be had.
 make_side_folders() {
-  .venv/bin/python ci/environment.py stock "$work/stock" --pin "$PIN"
-  site=$(echo "$work"/stock/lib/python3.*/site-packages)
-  mkdir -p "$work/side" "$work/empty"
-  local name
-  for name in pytest _pytest pluggy iniconfig pygments xdist execnet expecttest hypothesis sortedcontainers packaging; do
-    cp -al "$site/$name" "$site/$name"-*.dist-info "$work/side/" 2>/dev/null || true
-  done
-  cp -al "$site"/pytest*.dist-info "$site"/hypothesis*.dist-info "$site"/expecttest* "$site"/_hypothesis* "$work/side/" 2>/dev/null || true
+  .venv/bin/python ci/environment.py tools "$work/tools" --pin "$PIN"
+  side=$(echo "$work"/tools/lib/python3.*/site-packages)
+  if [[ ${#cuda[@]} != 0 ]]; then
+    .venv/bin/python ci/environment.py stock "$work/stock" --pin "$PIN"
+  fi
 }
 
 is_cuda_build() { .venv/bin/python ci/image_checks.py cuda "dist/$PIN-cpu"; }
@@ -123,8 +121,8 @@ refuse_altered_wheel() {
 # Runs a command in an image as its user, by its entry point and with its environment. The root file system is
 # read-only; /cache is a folder of ours, and the tree and the side folder are under /mnt.
 in_image() { # NAME=VALUE… command…
-  .venv/bin/python ci/image_checks.py run "$rootfs" "$work/config.json" --mount "$PWD:/mnt/castoff" \
-    --mount "$work/side:/mnt/side" --mount "$work/image-cache:/cache" "${mounts[@]}" -- "$@"
+  .venv/bin/python ci/image_checks.py run --mount "$PWD:/mnt/castoff" --mount "$side:/mnt/side" \
+    --mount "$work/image-cache:/cache" "${mounts[@]}" "$rootfs" "$work/config.json" "$@"
 }
 
 open_image() { # target: sets rootfs, mounts
@@ -136,7 +134,7 @@ open_image() { # target: sets rootfs, mounts
   install -d -o 10001 -g 10001 "$work/image-cache"
   mounts=()
   if [[ ${#cuda[@]} != 0 ]]; then
-    mounts+=(--mount "$site/nvidia:/opt/castoff/lib/python3.11/site-packages/nvidia")
+    mounts+=(--mount "$(echo "$work"/stock/lib/python3.*/site-packages/nvidia):/opt/castoff/lib/python3.11/site-packages/nvidia")
   fi
 }
 
@@ -145,7 +143,9 @@ check_image() { # target, dist folder
   in_image | grep -q 'castoff doctor'
   in_image PJRT_DEVICE=CPU doctor
   in_image health
+  # shellcheck disable=SC2016  # it is the image's shell that expands this
   in_image sh -c 'touch -d "1 hour ago" /cache/heartbeat && ! castoff health && touch /cache/heartbeat && castoff health'
+  # shellcheck disable=SC2016
   in_image sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x /usr/x /tmp/x 2>/dev/null && touch /cache/x'
 }
 
@@ -161,7 +161,9 @@ test_in_image() {
 keep=$work
 cache=${CASTOFF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/castoff}
 mkdir -p "$cache"
-work=$([[ -n $work ]] && mkdir -p "$work" && realpath "$work" || mktemp -d "$cache/images.XXXXXX")
+work=${work:-$(mktemp -d "$cache/images.XXXXXX")}
+mkdir -p "$work"
+work=$(realpath "$work")
 export CONTAINERS_STORAGE_CONF=$work/storage.conf BUILDAH_ISOLATION=chroot TMPDIR=$work/tmp
 mkdir -p "$TMPDIR"
 trap cleanup EXIT
@@ -172,12 +174,12 @@ section "the wheels, built outside" ./build.sh --target cpu --pin "$PIN"
 section "the base image, $BASE_NAME" make_base
 section 'the builder makes the wheels' build_inside
 section 'they are byte for byte those made outside, and need no newer system than their tag says' compare_with_outside
-section 'what goes beside the image' make_side_folders
 cuda=()
 if is_cuda_build; then
   echo '   torch is a CUDA build here: the images are made without the packages for GPUs, which are mounted'
   cuda=(--cuda-packages leave-out)
 fi
+section 'what goes beside the image' make_side_folders
 section 'an altered wheel is refused' refuse_altered_wheel
 for target in tpu cpu; do
   dist=$PWD/dist
