@@ -9,6 +9,7 @@ image_checks.py run ROOTFS CONFIG [--mount OUTSIDE:INSIDE]… -- [NAME=VALUE…]
 """
 
 import argparse
+import ast
 import json
 import os
 import re
@@ -84,6 +85,18 @@ def check_same(one: Path, other: Path) -> None:
         if wheel["sha256"] != manifests[1]["wheels"][project]["sha256"]:
             fail(f"{wheel['file']} with sha256 {wheel['sha256']}", manifests[1]["wheels"][project]["sha256"])
         print(f"   {wheel['sha256']}  {wheel['file']}")
+
+
+def expect_tests(folder: Path) -> list[str]:
+    """Return the tests of a folder that compare with a text in them, as pytest names them."""
+    found = []
+    for path in sorted(folder.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+                if any(isinstance(name, ast.Name) and name.id == "assert_expected_inline" for name in called):
+                    found.append(f"{path}::{node.name}")
+    return found
 
 
 def check_config(found: Mapping[str, object], wanted_labels: Mapping[str, str], device: str) -> None:
@@ -224,7 +237,12 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="check", required=True)
-    for name, arguments in {"same": ["one", "other"], "cuda": ["dist"], "image": ["rootfs", "config", "dist"]}.items():
+    for name, arguments in {
+        "same": ["one", "other"],
+        "cuda": ["dist"],
+        "expect": ["folder"],
+        "image": ["rootfs", "config", "dist"],
+    }.items():
         command = commands.add_parser(name)
         for argument in arguments:
             command.add_argument(argument, type=Path)
@@ -238,6 +256,8 @@ def main() -> int:
         check_same(options.one, options.other)
     elif options.check == "cuda":
         return 0 if read_manifest(options.dist)["cuda_packages"] else 1
+    elif options.check == "expect":
+        print(*expect_tests(options.folder), sep="\n")
     elif options.check == "image":
         check_image(options.rootfs, json.loads(options.config.read_text(encoding="utf-8")), options.dist)
     else:
