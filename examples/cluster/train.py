@@ -163,6 +163,14 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("step-*/.metadata"))
 
 
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint, the same on all hosts: the first one looks, as a shared folder may lag."""
+    found = [next(reversed(checkpoints(folder)), None)]
+    if not is_alone():
+        dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
 def save(training: Training, step: int, folder: Path) -> None:
     """Write a checkpoint, each host its own shards, and let go of old ones."""
     target = folder / f"step-{step:08}"
@@ -204,8 +212,8 @@ def main() -> None:
     mesh = xs.Mesh(np.arange(devices), (devices,), ("data",))
     options.checkpoints.mkdir(parents=True, exist_ok=True)
     training = Training(options.width, options.layers, options.heads, mesh)
-    found = checkpoints(options.checkpoints)
-    start = training.restore(found[-1]) if found else 0
+    found = newest(options.checkpoints)
+    start = training.restore(found) if found else 0
     is_first = xr.process_index() == 0
     if is_first:
         print(f"{devices} devices, {xr.process_count()} processes, from step {start}", flush=True)

@@ -124,3 +124,10 @@ def test_wheels_are_compared_where_the_compiler_was_the_same(
         image_checks.check_same(one, write("other", "g++ 12", "4567"))
     image_checks.check_same(one, write("later", "g++ 14", "4567"))
     assert "NOT COMPARED" in capsys.readouterr().out
+
+
+def test_tests_that_state_a_text_are_found(tmp_path: Path) -> None:
+    text = "def test_one():\n    assert_expected_inline(ir(), 'x')\n\ndef test_two():\n    assert 1\n"
+    (tmp_path / "test_x.py").write_text(text)
+    assert image_checks.expect_tests(tmp_path) == [f"{tmp_path}/test_x.py::test_one"]
+    assert len(image_checks.expect_tests(ROOT / "tests" / "ir")) > 40
