@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the builder and the training images, and tests them: with buildah, no daemon, and no registry.
 #
-#   ci/test_images.sh [--keep DIR] [--base TAR]
+#   ci/test_images.sh [--keep DIR] [--base TAR] [--index URL]
 #
-#   --keep DIR  work in DIR, and leave there what was made
-#   --base TAR  the root file system of Debian 12 to start from, made before (mmdebstrap makes it otherwise)
+#   --keep DIR   work in DIR, and leave there what was made
+#   --base TAR   the root file system of Debian 12 to start from, made before (mmdebstrap makes it otherwise)
+#   --index URL  as of ./build.sh: where it has torch's CPU build, the images are tested as they are for others
 #
 # Needs root, Debian's packages (installs buildah and mmdebstrap itself), a package index, and 12 GB of disk. The base
 # image, which a user's engine pulls, is made here from Debian's packages, under the same name.
@@ -17,10 +18,12 @@ BASE_NAME=$(sed -n 's/^ARG BASE=//p' docker/train.Dockerfile)
 
 work=
 base=
+build=(--pin "$PIN" --python 3.11) # Debian 12's
 while [[ $# -gt 0 ]]; do
   case $1 in
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --base) base=$(realpath "${2:?--base wants a file}") && shift ;;
+    --index) build+=(--index "${2:?--index wants a URL}") && shift ;;
     *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2 && exit 2 ;;
   esac
   shift
@@ -47,6 +50,7 @@ install_tools() {
   local missing=()
   command -v buildah >/dev/null || missing+=(buildah crun)
   command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
+  [[ -f /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)
   [[ ${#missing[@]} == 0 ]] ||
     { apt-get update && apt-get install --yes --no-install-recommends "${missing[@]}"; } >/dev/null
 }
@@ -83,7 +87,7 @@ make_base() {
 build_inside() {
   mkdir -p "$work/cache/castoff"
   cp -al "$cache/sha256" "$work/cache/castoff/sha256" 2>/dev/null || cp -a "$cache/sha256" "$work/cache/castoff/sha256"
-  XDG_CACHE_HOME=$work/cache CASTOFF_CACHE='' ./build.sh --docker --engine buildah --target tpu --pin "$PIN" \
+  XDG_CACHE_HOME=$work/cache CASTOFF_CACHE='' ./build.sh --docker --engine buildah --target tpu "${build[@]}" \
     --no-verify-install --out "$work/inside"
 }
 
@@ -174,7 +178,7 @@ trap cleanup EXIT
 
 section 'buildah and mmdebstrap' install_tools
 make_storage
-section "the wheels, built outside" ./build.sh --target cpu --pin "$PIN"
+section "the wheels, built outside" ./build.sh --target cpu "${build[@]}"
 section "the base image, $BASE_NAME" make_base
 section 'the builder makes the wheels' build_inside
 section 'they are byte for byte those made outside, and need no newer system than their tag says' compare_with_outside

@@ -8,7 +8,7 @@ set -eu
 
 usage() { sed -n '4,6s/^# *//p' "$0"; }
 
-# Programs think that a user has a name and a home; one given as a number has neither.
+# All that is written goes below the cache: the rest of the file system may be read-only.
 prepare() {
   mkdir -p "$CASTOFF_CACHE/tmp" "$XLA_PERSISTENT_CACHE_PATH" 2>/dev/null || {
     echo "expected a cache folder that user $(id -u) can write, found $CASTOFF_CACHE closed; mount one: -v FOLDER:$CASTOFF_CACHE" >&2
@@ -16,7 +16,7 @@ prepare() {
   }
 }
 
-# A step that takes longer than this is taken for a training that hangs. Without a heartbeat file none is expected.
+# Who never touches the heartbeat file is not asked for it; who stops touching it hangs.
 health() {
   [ -w "$CASTOFF_CACHE" ] || { echo "$CASTOFF_CACHE cannot be written" && exit 1; }
   [ -e "$CASTOFF_HEARTBEAT" ] || exit 0

@@ -186,7 +186,7 @@ def build_image(engine: Engine, image: Image) -> None:
     Raises:
         ContainerError: The engine failed.
     """
-    status = carry_out(engine.build(image))
+    status = carry_out(engine.build(image), {"DOCKER_BUILDKIT": "1"})  # older dockers' default lacks secrets
     if status != 0:
         raise ContainerError(
             f"{image.tag} could not be built",
