@@ -1,11 +1,12 @@
 """The checks of ci/test_images.sh that are more than a line of shell.
 
-image_checks.py same DIST DIST                    the wheels are byte for byte the same
-image_checks.py cuda DIST                         exit status 0 if torch is a CUDA build
-image_checks.py image ROOTFS CONFIG DIST          user, labels, health check, size, no compiler, bill of materials,
-                                                  nothing of this machine
-image_checks.py run ROOTFS CONFIG [--mount OUTSIDE:INSIDE]… -- [NAME=VALUE…] [ARGUMENT…]
-                                                  the image's entry point, as its user, on a read-only file system
+same DIST DIST              the wheels are byte for byte the same
+cuda DIST                   exit status 0 if torch is a CUDA build
+builder                     the builder, made before, plans a build as a user who is not root
+expect FOLDER               print the tests in it that state the IR of a graph
+image ROOTFS CONFIG DIST    user, labels, health check, size, no compiler, bill of materials, nothing of this machine
+run [--mount OUTSIDE:INSIDE]… ROOTFS CONFIG [NAME=VALUE…] [ARGUMENT…]
+                            the image's entry point, as its user, on a read-only file system
 """
 
 import argparse
@@ -13,11 +14,18 @@ import ast
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from castoff.build import ROOT
+from castoff.container.builder import builder_image, builder_job
+from castoff.container.builder import run as run_job
+from castoff.container.engine import find_engine
 from castoff.container.network import machine_network
 from castoff.container.train import labels
 
@@ -85,6 +93,22 @@ def check_same(one: Path, other: Path) -> None:
         if wheel["sha256"] != manifests[1]["wheels"][project]["sha256"]:
             fail(f"{wheel['file']} with sha256 {wheel['sha256']}", manifests[1]["wheels"][project]["sha256"])
         print(f"   {wheel['sha256']}  {wheel['file']}")
+
+
+def check_builder() -> int:
+    """Run the builder as another user than the one that is calling, and return its exit status."""
+    closed = [str(folder) for folder in (ROOT, *ROOT.parents) if not folder.stat().st_mode & stat.S_IXOTH]
+    if closed:
+        print(f"   NOT CHECKED as another user, who cannot see {closed}")
+        return 0
+    network = machine_network(os.environ)
+    with tempfile.TemporaryDirectory() as work:
+        image = builder_image(ROOT, Path(work), source=False, network=network, base=None)
+    with tempfile.TemporaryDirectory(dir="/tmp") as cache:  # our own may be under /root
+        Path(cache).chmod(0o777)
+        os.environ["CASTOFF_CACHE"] = os.environ["UV_CACHE_DIR"] = cache
+        job = builder_job(ROOT, image.tag, ["--target", "tpu", "--dry-run"], network, os.environ)
+        return run_job(find_engine("buildah"), replace(job, user=(1234, 1234)))
 
 
 def expect_tests(folder: Path) -> list[str]:
@@ -246,6 +270,7 @@ def main() -> int:
         command = commands.add_parser(name)
         for argument in arguments:
             command.add_argument(argument, type=Path)
+    commands.add_parser("builder")
     command = commands.add_parser("run")
     command.add_argument("--mount", action="append", default=[])
     command.add_argument("rootfs", type=Path)
@@ -256,6 +281,8 @@ def main() -> int:
         check_same(options.one, options.other)
     elif options.check == "cuda":
         return 0 if read_manifest(options.dist)["cuda_packages"] else 1
+    elif options.check == "builder":
+        return check_builder()
     elif options.check == "expect":
         print(*expect_tests(options.folder), sep="\n")
     elif options.check == "image":

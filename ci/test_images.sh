@@ -92,6 +92,7 @@ build_inside() {
 }
 
 compare_with_outside() {
+  .venv/bin/python ci/image_checks.py builder
   .venv/bin/python ci/image_checks.py same "dist/$PIN-cpu" "$work/inside/$PIN-tpu"
   .venv/bin/castoff verify "$work/inside/$PIN-tpu" --no-verify-install
   [[ -n $keep ]] || { buildah rmi "$(buildah images --quiet localhost/castoff-builder)" >/dev/null && rm -rf "$work/cache"; }
