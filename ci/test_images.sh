@@ -95,7 +95,7 @@ compare_with_outside() {
   .venv/bin/python ci/image_checks.py builder
   .venv/bin/python ci/image_checks.py same "dist/$PIN-cpu" "$work/inside/$PIN-tpu"
   .venv/bin/castoff verify "$work/inside/$PIN-tpu" --no-verify-install
-  [[ -n $keep ]] || { buildah rmi "$(buildah images --quiet localhost/castoff-builder)" >/dev/null && rm -rf "$work/cache"; }
+  [[ -n $keep ]] || { buildah images --format '{{.Name}}:{{.Tag}}' | grep castoff-builder | xargs buildah rmi >/dev/null && rm -rf "$work/cache"; }
 }
 
 # What the tests need beside the image, and what the image does without where only a CUDA build of torch is to be had.
