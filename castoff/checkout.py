@@ -32,6 +32,7 @@ __pycache__/
 .pytest_cache/
 /build/
 /dist/
+/torch/csrc/autograd/generated/
 /torchgen/packaged/
 /xla/
 """

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +18,8 @@ import typer
 
 from castoff import doctor
 from castoff.build import ROOT, Request, build, dry_run, verify_folder
-from castoff.cache import Cache
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import means
 from castoff.drift import show_drift
 from castoff.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, CastoffError, storage_error
 from castoff.interpreter import active_python
@@ -30,8 +27,6 @@ from castoff.lint import lint_topics
 from castoff.maintain import compare_upstream_tests, make_checkout, refresh_topic, update_checkout
 from castoff.new_pin import new_pin
 from castoff.pin import load_pin
-from castoff.places import cache_root
-from castoff.run import Runner
 from castoff.source.assemble import assemble
 from castoff.source.run import source_build
 from castoff.stage import stage
@@ -335,7 +330,7 @@ def doctor_command(
     Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
     """
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        with _context(console) as context:
+        with means(console) as context:
             well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
         verdict = "all is well" if well else "something is amiss"
         data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
@@ -380,7 +375,7 @@ def tpu_compile_command(
     """
     with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         request = tpu_program.parse_request(program, topology, calls, option or ())
-        with _context(console) as context:
+        with means(console) as context:
             steps = tpu_program.compile_program(
                 request,
                 load_pin(ROOT / "pins", pin),
@@ -401,7 +396,7 @@ def tpu_environment_command(
 
     Tests that are to compile for TPUs take the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
     """
-    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console, _context(console) as context:
+    with _boundary(Console(json_lines=json_lines, verbose=verbose)) as console, means(console) as context:
         python = compiler_environment(load_pin(ROOT / "pins", pin), context)
         folder = results(context.cache)
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
@@ -539,14 +534,6 @@ def main() -> None:
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     """Let a polite kill clean up like Ctrl-C does."""
     raise KeyboardInterrupt
-
-
-@contextmanager
-def _context(console: Console) -> Iterator[Context]:
-    """Lend the means of a command that builds nothing. Its logs stay if it fails: the error names them."""
-    logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
-    yield Context(Cache(cache_root(), console), Runner(logs, console), console)
-    shutil.rmtree(logs)
 
 
 @contextmanager

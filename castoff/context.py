@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from castoff.cache import Cache
 from castoff.console import Console
+from castoff.places import cache_root
 from castoff.run import Runner
 
 
@@ -22,3 +28,15 @@ class Context:
     cache: Cache
     runner: Runner
     console: Console
+
+
+@contextmanager
+def means(console: Console) -> Iterator[Context]:
+    """Lend the means of a command that builds nothing. Its logs stay if it fails: the error names them.
+
+    Args:
+        console: Tells the user.
+    """
+    logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
+    yield Context(Cache(cache_root(), console), Runner(logs, console), console)
+    shutil.rmtree(logs)

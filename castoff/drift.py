@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +20,9 @@ from pathlib import Path
 from castoff.apply import CHECKOUT_ONLY_SUFFIXES, Fit, try_topics
 from castoff.build import ROOT
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import Context, means
 from castoff.errors import CheckoutError, CommandError, FetchError, TopicError
 from castoff.fetch import fetch_release
-from castoff.maintain import means
 from castoff.pin import PROJECTS, Pin, load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.released import find_release
@@ -34,7 +33,11 @@ TEST_TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "se
 """What the topics' tests import, or run in; the versions are those of the lock file."""
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
-_VERSION_OF_TREE = re.compile(r"\d+\.\d+\.\d+")
+_VERSION_OF_TREE = {
+    "version.txt": re.compile(r"()(\d+\.\d+\.\d+)"),
+    "setup.py": re.compile(r"(?s).*(TORCH_XLA_VERSION)['\"], *['\"](\d+\.\d+\.\d+)['\"]"),
+}
+"""Where torch's tree and torch_xla's say their version, and how."""
 _ARRIVED = "[XPASS(strict)]"  # pytest's word for a test that was to fail, and passed
 _SECONDS = 3600
 _CALL_SITES = re.compile(rb"(?m)^\+\+\+ b/(.+)$")
@@ -202,9 +205,23 @@ def checkout_of(folder: Path) -> Newer:
             found=f"{projects[0]}/_castoff.py",
             next_step="In what `castoff checkout` made, git checkout the commit below the topics' own (git log).",
         )
-    written = folder / "version.txt"
-    version = _VERSION_OF_TREE.match(written.read_text(encoding="utf-8")) if written.is_file() else None
-    return Newer(f"the checkout {folder}", {projects[0]: folder}, version and version[0])
+
+    def text_of(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else ""
+
+    # torch_xla's tree goes on naming a release that is out: its wheels would say nothing of the tree.
+    version = version_of_tree(text_of) if projects[0] == "torch" else None
+    return Newer(f"the checkout {folder}", {projects[0]: folder}, version)
+
+
+def version_of_tree(text_of: Callable[[str], str]) -> str | None:
+    """Return the release that a tree of torch or of torch_xla is of, if it says so.
+
+    Args:
+        text_of: Gives the text of a file at the top of the tree, empty if there is none.
+    """
+    found = (pattern.match(text_of(name)) for name, pattern in _VERSION_OF_TREE.items())
+    return next((match[2] for match in found if match is not None), None)
 
 
 def fetch_ref(repository: str, ref: str, folder: Path, context: Context) -> None:

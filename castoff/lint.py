@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,12 @@ MOST_ADDED = 12
 MOST_CONTEXT = 3
 """Unchanged lines on either side by which a hunk finds its place."""
 
+_PLACE = re.compile(r"/(issues|pull|commit|releases/tag)/\w")
+"""What is in the link to a place where upstream speaks of a thing; a repository alone says nothing."""
+
 _MARKER = "fails_on_stock"
+_EXPECTATIONS = frozenset({"ir", "hlo", "expect_tpu"})
+"""What a test states the IR or the HLO of a program with: tests/ir/ir_text.py, tests/tpu/conftest.py."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,10 @@ Owed = Iterator[tuple[str, str, str]]
 
 
 def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
-    if topic.kind != "never" and not topic.upstream:
+    if topic.kind != "never" and not any(map(_PLACE.search, topic.upstream)):
         yield (
             f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
-            "no `upstream`",
+            f"`upstream` of {', '.join(topic.upstream)}" if topic.upstream else "no `upstream`",
             "Link the issue, the pull request or the release where upstream speaks of it.",
         )
 
@@ -123,12 +130,51 @@ def _tests(topic: Topic, root: Path, _pins: list[str]) -> Owed:
     for path in missing:
         yield f"{path}, which `tests` names", "no such file", "Mend the name, or write the test."
     texts = [(root / path).read_text(encoding="utf-8") for path in topic.tests if path not in missing]
-    if not any(f"mark.{_MARKER}" in text for text in texts):
+    proofs = [test for text in texts for test in _proofs(text)]
+    if not proofs:
         yield (
             f"a test marked {_MARKER}, which ci/test.sh sees fail on stock wheels",
             "none in `tests`",
             "Mark the tests that show what the topic changes.",
         )
+    elif topic.kind != "never" and not any(map(_expects_ir, proofs)):
+        yield (
+            f"a test marked {_MARKER} that states the IR or the HLO of a program ({', '.join(sorted(_EXPECTATIONS))})",
+            f"none of the {len(proofs)} with that mark",
+            "Write one in tests/ir/, as CONTRIBUTING.md says.",
+        )
+
+
+def _proofs(text: str) -> list[ast.FunctionDef]:
+    """Return the tests of a module that must fail on stock wheels: marked themselves, by class or by the module."""
+    module = ast.parse(text)
+    names: set[str] = set()
+    for node in module.body:
+        if isinstance(node, ast.Assign) and _marks(node.value, names):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    everywhere = "pytestmark" in names
+    found = []
+    for node in module.body:
+        of_class = isinstance(node, ast.ClassDef) and _marked(node, names)
+        for test in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(test, ast.FunctionDef) and test.name.startswith("test"):
+                found += [test] if everywhere or of_class or _marked(test, names) else []
+    return found
+
+
+def _marked(node: ast.ClassDef | ast.FunctionDef, names: set[str]) -> bool:
+    return any(_marks(decorator, names) for decorator in node.decorator_list)
+
+
+def _marks(node: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is the marker, or one of the names that a module gives to it."""
+    while isinstance(node, ast.Call):
+        node = node.func
+    return node.attr == _MARKER if isinstance(node, ast.Attribute) else isinstance(node, ast.Name) and node.id in names
+
+
+def _expects_ir(test: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in _EXPECTATIONS for node in ast.walk(test))
 
 
 def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:

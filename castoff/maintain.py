@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from castoff.build import ROOT
-from castoff.cache import Cache
 from castoff.checkout import checkout, update
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import Context, means
 from castoff.errors import MachineError
 from castoff.fetch import fetch_wheel
 from castoff.interpreter import find_interpreter
 from castoff.manifest import Recorded, read_manifest
 from castoff.pin import Pin, load_pin
-from castoff.places import cache_root
 from castoff.refresh import refresh
 from castoff.repack import PatchedWheel
-from castoff.run import Runner
 from castoff.topics import load_topics, select
 from castoff.upstream_tests import SUITES, Runs, check, compare, counts, install_tools
 from castoff.verify import install
@@ -170,17 +165,3 @@ def _environment(
         wheels.append(PatchedWheel(project, path, wheel.version, wheel.sha256, base, {}, (), ()))
     scratch.mkdir()
     return install(wheels, interpreter.path, scratch, context.runner)
-
-
-@contextmanager
-def means(console: Console) -> Iterator[Context]:
-    """Lend what stages are handed; the logs stay if something fails."""
-    logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
-    yield Context(Cache(cache_root(), console), Runner(logs, console), console)
-    _remove(logs)
-
-
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()

@@ -22,12 +22,11 @@ from castoff.build import ROOT
 from castoff.changelog import release_number
 from castoff.compile import TORCH_LIBRARIES, Overlay, TorchTree, compile_overlay, cxx11_abi, find_compiler, unpack_torch
 from castoff.console import Console
-from castoff.context import Context
+from castoff.context import Context, means
 from castoff.drift import best_pins
 from castoff.elf import defined_symbols, needed_versions, relocation_slots
 from castoff.errors import CompileError, PinError, VerifyError
 from castoff.fetch import BaseWheel, fetch_release, fetch_wheel
-from castoff.maintain import means
 from castoff.pin import PROJECTS, Pin, load_pin
 from castoff.released import Release, find_release
 from castoff.topics import PYTHON_SUFFIXES, Symbols, Topic, load_topics

@@ -23,10 +23,9 @@ from castoff.apply import apply_to_checkout, try_topics
 from castoff.build import ROOT
 from castoff.checkout import topic_commits
 from castoff.console import Console
-from castoff.context import Context
-from castoff.drift import TEST_TOOLS, best_pins, fetch_ref
+from castoff.context import Context, means
+from castoff.drift import TEST_TOOLS, best_pins, fetch_ref, version_of_tree
 from castoff.errors import ApplyError, StageError, TopicError
-from castoff.maintain import means
 from castoff.pin import load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.repository import Repository
@@ -46,7 +45,7 @@ class Replacement:
     """What is written otherwise upstream.
 
     Attributes:
-        files: The files, as patterns.
+        files: The files, as patterns; a file of upstream's that the topic does not touch, by its path.
         old: The text as the topic has it; it must be there.
         new: The text as upstream gets it.
     """
@@ -244,6 +243,8 @@ class _Staging:
                 raise _recipe_error(recipe, f"`drop` names files of the topic, not {path}", "no such file")
             (self._tree / path).unlink()
             paths.remove(path)
+        # Upstream's own files that only upstream's change touches.
+        paths |= {path for one in recipe.replace for path in one.files if (self._tree / path).is_file()}
         self._write_otherwise(recipe, sorted(paths))
         self.headers += sorted(path for path in paths if path.endswith(".h"))
         tracked = set(self._repository.git("ls-files", "-z", "--", *sorted(paths)).split("\0"))
@@ -324,14 +325,20 @@ def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
         context: The means.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON", "PYTEST"))}
+    device = {"PJRT_DEVICE": "CPU"} if (tree / "torch_xla").is_dir() else {}
+    said = "".join(f"{name}={value} " for name, value in device.items())
     relative = path.removeprefix("test/")
     done = context.runner.run(
-        ["timeout", _TEST_SECONDS, python, relative], name="stage-test", cwd=tree / "test", env=kept, check=False
+        ["timeout", _TEST_SECONDS, python, relative],
+        name="stage-test",
+        cwd=tree / "test",
+        env=kept | device,
+        check=False,
     )
     ran = _RAN.search(done.output)
     end = done.output[ran.start() :].strip() if ran is not None else done.tail
     passed = done.returncode == 0 and ran is not None and int(ran[1]) > 0
-    return TestRun(f"python {path}", end, passed)
+    return TestRun(f"{said}python {path}", end, passed)
 
 
 def stage(
@@ -396,7 +403,7 @@ def stage(
         repository.git("clone", "--quiet", "--shared", "--no-checkout", checkout, tree)
         copy = Repository(tree, context.runner)
         copy.git("checkout", "--quiet", "--detach", base)
-        with _environment(python, version, root, scratch, context) as chosen:
+        with _environment(python, root, scratch, context, project=found[0].project, version=version) as chosen:
             staged = _stage_all(
                 recipes,
                 tree,
@@ -528,20 +535,20 @@ def _version(checkout: Path, base: str, repository: Repository) -> str:
     Raises:
         StageError: It does not say.
     """
-    text = (
-        repository.git("show", f"{base}:version.txt")
-        if repository.succeeds("cat-file", "-e", f"{base}:version.txt")
-        else ""
-    )
-    found = re.match(r"\d+\.\d+(\.\d+)?", text)
+
+    def text_of(name: str) -> str:
+        path = f"{base}:{name}"
+        return repository.git("show", path) if repository.succeeds("cat-file", "-e", path) else ""
+
+    found = version_of_tree(text_of)
     if found is None:
         raise StageError(
             f"{checkout} does not say which release it is of",
-            expected="a version.txt that begins with a version",
-            found=text.strip() or "no version.txt",
-            next_step="Stage onto a tree of torch; torch_xla's topics cannot be staged by this command yet.",
+            expected="a version.txt that begins with a version (torch), or TORCH_XLA_VERSION in setup.py (torch_xla)",
+            found="neither",
+            next_step="Give the folder of a checkout of the topic's project.",
         )
-    return found[0]
+    return found
 
 
 def _author(repository: Repository) -> dict[str, str]:
@@ -565,7 +572,9 @@ def _setting(repository: Repository, name: str) -> str:
 
 
 @contextmanager
-def _environment(python: Path | None, version: str, root: Path, scratch: Path, context: Context) -> Iterator[Path]:
+def _environment(
+    python: Path | None, root: Path, scratch: Path, context: Context, *, project: str, version: str
+) -> Iterator[Path]:
     """Lend the interpreter to run the staged tests with: the user's, or one with the wheels in dist/."""
     if python is not None:
         yield python.absolute()
@@ -582,10 +591,12 @@ def _environment(python: Path | None, version: str, root: Path, scratch: Path, c
     uv, made = tool("uv"), scratch / "venv" / "bin" / "python"
     install: list[str | Path] = [uv, "pip", "install", "--python", made]
     lock: list[str | Path] = ["--constraint", root / "ci" / "requirements.lock"]
+    minor = ".".join(version.split(".")[:2])
+    stock = [f"torch=={version}"] if project == "torch" else [f"torch=={minor}.*", f"torch_xla=={version}", "numpy"]
     commands: list[list[str | Path]] = [
         [uv, "venv", "--no-project", scratch / "venv"],
         # With the stock wheel first, what it requires comes from uv's cache by hard links.
-        [*install, *lock, f"torch=={version}", *TEST_TOOLS],
+        [*install, *lock, *stock, *TEST_TOOLS],
         [*install, "--no-deps", "--offline", "--cache-dir", scratch / "uv", *wheels],
     ]
     with context.console.step("install", str(built)):
@@ -665,7 +676,9 @@ def pull_request(one: Staged, number: int, count: int, version: str) -> str:
         without = f"The same without the change:\n\n{without}"
     notes = "".join(_MARKDOWN_LINK.format(note) for note in one.notes)
     links = "".join(_MARKDOWN_LINK.format(link) for link in recipe.topic.upstream)
-    where = f"On the wheel of torch {version} with this change laid over it, not on a build of the branch:"
+    where = (
+        f"On the wheel of {recipe.topic.project} {version} with this change laid over it, not on a build of the branch:"
+    )
     return (
         f"# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
         f"## What was measured\n\n{recipe.measured.strip()}\n\n"

@@ -1,7 +1,8 @@
-"""Upstream's own format and lint, for what is staged there: its .clang-format, its ruff settings.
+"""Upstream's own format and lint, for what is staged there: by the settings that are in its tree.
 
-The tools are those of our lock file, which are newer than those that upstream names. What upstream runs
-besides (flake8, usort, clang-tidy, mypy) is not in it, and the notes say so.
+That is .clang-format, and for Python ruff's settings (torch) or .style.yapf (torch_xla). The tools are those of our
+lock file, which are newer than those that upstream names. What torch runs besides (flake8, usort, clang-tidy, mypy)
+is not in it, and the notes say so.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ def conform(tree: Path, new: Sequence[str], changed: Sequence[str], context: Con
         yield _format_cpp(tree, cpp, changed_cpp, context)
     python = [path for path in new if path.endswith(PYTHON_SUFFIXES)]
     changed_python = [path for path in changed if path.endswith(PYTHON_SUFFIXES)]
+    if (tree / ".style.yapf").is_file():
+        if python or changed_python:
+            yield _format_python(tree, python, changed_python, context)
+        return
     if python or changed_python:
         yield _lint_python(tree, python, changed_python, context)
     yield _NOT_RUN
@@ -54,15 +59,33 @@ def _format_cpp(tree: Path, new: Sequence[str], changed: Sequence[str], context:
     program = tool("clang-format")
     if new:
         context.runner.run([program, "-i", "--style=file", *new], name="clang-format", cwd=tree)
-    repository = Repository(tree, context.runner)
-    for path in changed:
-        diff = repository.git("diff", "--no-ext-diff", "--no-color", "-U0", "HEAD", "--", path)
-        ranges = [(int(start), int(count or 1)) for start, count in _ADDED.findall(diff)]
-        lines = [f"--lines={start}:{start + count - 1}" for start, count in ranges if count]
-        if lines:
-            context.runner.run([program, "-i", "--style=file", *lines, path], name="clang-format", cwd=tree)
+    for path, ranges in _changed_lines(tree, changed, context).items():
+        lines = [f"--lines={first}:{last}" for first, last in ranges]
+        context.runner.run([program, "-i", "--style=file", *lines, path], name="clang-format", cwd=tree)
     version = context.runner.run([program, "--version"], name="clang-format").output.split()[2]
     return f"{len(new) + len(changed)} C++ files have the format of the tree's .clang-format (clang-format {version})."
+
+
+def _changed_lines(tree: Path, paths: Sequence[str], context: Context) -> dict[str, list[tuple[int, int]]]:
+    """Return for each file that has changed lines the first and the last one of each run of them."""
+    repository = Repository(tree, context.runner)
+    found = {}
+    for path in paths:
+        diff = repository.git("diff", "--no-ext-diff", "--no-color", "-U0", "HEAD", "--", path)
+        runs = [(int(start), int(count or 1)) for start, count in _ADDED.findall(diff)]
+        found[path] = [(start, start + count - 1) for start, count in runs if count]
+    return {path: ranges for path, ranges in found.items() if ranges}
+
+
+def _format_python(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:
+    yapf = tool("yapf")
+    if new:
+        context.runner.run([yapf, "--in-place", *new], name="yapf", cwd=tree)
+    for path, ranges in _changed_lines(tree, changed, context).items():
+        lines = [f"--lines={first}-{last}" for first, last in ranges]
+        context.runner.run([yapf, "--in-place", *lines, path], name="yapf", cwd=tree)
+    version = context.runner.run([yapf, "--version"], name="yapf").output.split()[1]
+    return f"{len(new) + len(changed)} Python files have the format of the tree's .style.yapf (yapf {version})."
 
 
 def _lint_python(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:

@@ -23,6 +23,5 @@ scripts+=(examples/cluster/slurm.sbatch)
 
 "$bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 "$bin/zizmor" --offline --quiet --no-progress .github/workflows
-# Its binary comes from GitHub alone, so it is not in the lock file.
-if command -v actionlint >/dev/null; then actionlint; fi
+"$bin/actionlint" -shellcheck "$bin/shellcheck"
 echo 'lint: all is well'

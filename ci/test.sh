@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what ./build.sh built into fresh environments and runs every test.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR] [--pins]
+#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR] [--pins LIST]
 #
-#   --keep DIR  put the environments into DIR and leave them there, to run one test by hand
-#   --pins      also build and test the pins 2.6 and 2.1, prove the C++ hunks and run upstream's own tests
+#   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
+#   --pins LIST  the pins that are built and tested beside the default one: "2.6 2.1" unless said otherwise,
+#                "" for none. With 2.6 the C++ hunks are proven and upstream's own tests are run.
 #
 # Besides what the build needs it needs valgrind, and installs it with apt-get if it may.
 set -euo pipefail
@@ -15,11 +16,11 @@ unset PYTHONDONTWRITEBYTECODE
 usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
-pins=
+pins='2.6 2.1'
 while [[ $# -gt 0 ]]; do
   case $1 in
     --keep) work=${2:?--keep wants a folder} && shift ;;
-    --pins) pins=yes ;;
+    --pins) pins=${2?--pins wants a list} && shift ;;
     -h | --help) usage && exit ;;
     *) usage >&2 && exit 2 ;;
   esac
@@ -86,33 +87,30 @@ tests_for_a_tpu() { # on a machine that has one, ci/tpu.sh runs them in earnest
   grep -qE 'errors="0" failures="0" skipped="([0-9]+)" tests="\1"' "$report"
 }
 
-test_older_pins() { # sets skipped, on_2_1
-  for pin in 2.6 2.1; do
-    # A machine without a CPython for the pin cannot test it, and says so to the end.
-    status=0
-    plan=$(.venv/bin/castoff build --target cpu --pin "$pin" --dry-run 2>&1) || status=$?
-    if [[ $status == 19 ]]; then
-      printf '== SKIPPED: pin %s\n%s\n' "$pin" "$plan"
-      skipped+=" $pin"
-      continue
-    elif [[ $status != 0 ]]; then
-      printf '%s\n' "$plan" >&2
-      exit "$status"
-    fi
-    [[ -d dist/$pin-cpu ]] || section "pin $pin: build" ./build.sh --target cpu --pin "$pin"
-    for kind in patched stock; do
-      section "pin $pin: environment: $kind" environment "$kind-$pin"
-    done
-    section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q tests/wheels
-    section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
-    section "pin $pin: stock wheels: what proves a difference must fail" \
-      in_environment "stock-$pin" --stock tests/ir tests/torch
-    section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
+test_pin() { # pin. Adds to untested if this machine has no CPython for it.
+  local pin=$1 plan status=0 kind
+  plan=$(.venv/bin/castoff build --target cpu --pin "$pin" --dry-run 2>&1) || status=$?
+  if [[ $status == 19 ]]; then
+    printf '== NOT TESTED: pin %s\n%s\n' "$pin" "$plan"
+    untested+=" $pin"
+    return
+  elif [[ $status != 0 ]]; then
+    printf '%s\n' "$plan" >&2
+    exit "$status"
+  fi
+  [[ -d dist/$pin-cpu ]] || section "pin $pin: build" ./build.sh --target cpu --pin "$pin"
+  for kind in patched stock; do
+    section "pin $pin: environment: $kind" environment "$kind-$pin"
   done
-  [[ $skipped == *2.1* ]] ||
-    on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
-  [[ $skipped == *2.6* ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
+  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q tests/wheels
+  section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
+  section "pin $pin: stock wheels: what proves a difference must fail" \
+    in_environment "stock-$pin" --stock tests/ir tests/torch
+  section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
+  [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
+  [[ $pin != 2.1 ]] ||
+    on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
 }
 
 section 'lint' ci/lint.sh
@@ -138,9 +136,9 @@ section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile benc
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
 
-skipped=
+untested=
 on_2_1=()
-[[ -z $pins ]] || test_older_pins
+for pin in $pins; do test_pin "$pin"; done
 section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
 section 'the programs in the docs' in_environment patched tests/docs
 section 'README: before and after' \
@@ -152,8 +150,8 @@ section 'the cost of exact-casts and native-mul' \
   .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 section 'the cost and the accuracy of wide-weight-grad' \
   .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-if [[ -n $skipped ]]; then
-  echo "NOT TESTED: pin$skipped, for want of a CPython. All the rest is well, in $SECONDS s"
+if [[ -n $untested ]]; then
+  echo "NOT TESTED: pin$untested, for want of a CPython. All the rest is well, in $SECONDS s"
 else
   echo "all is well, in $SECONDS s"
 fi

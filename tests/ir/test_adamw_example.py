@@ -1,11 +1,10 @@
 """examples/adamw_bf16_wide_grads.py: AdamW with bfloat16 weights and float32 gradients follows float32 training."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from other_process import completed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adamw_bf16_wide_grads.py"
 
@@ -14,10 +13,7 @@ fails_on_stock = pytest.mark.fails_on_stock
 
 @pytest.fixture(scope="module")
 def result():
-    command = [sys.executable, str(EXAMPLE), "--json", "--steps", "10", "--micro-batches", "48"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(completed(EXAMPLE, "--json", "--steps", "10", "--micro-batches", "48").stdout)
 
 
 @fails_on_stock

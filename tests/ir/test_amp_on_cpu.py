@@ -1,8 +1,6 @@
 """``torch_xla.amp.autocast`` on CPU-XLA: patches/torch_xla/amp-on-cpu."""
 
 import os
-import subprocess
-import sys
 import warnings
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -13,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
 from torch_xla.amp import autocast
 
 DEVICE = torch_xla.device()
@@ -232,9 +231,7 @@ except AttributeError:
 """
 
     def run(disabled):
-        environment = {**os.environ, "CASTOFF_DISABLE": disabled}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.split()[-1]
+        return completed("-c", code, CASTOFF_DISABLE=disabled).stdout.split()[-1]
 
     assert run("") == "entered"
     assert run("amp-on-cpu") == run("all") == "AttributeError"

@@ -5,8 +5,6 @@ Tests marked ``fails_on_stock`` state what the topic is for, those marked ``pass
 
 import importlib
 import os
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -17,6 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
 from ir_text import ir
+from other_process import completed
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 dropout = torch.nn.functional.dropout
@@ -257,14 +256,6 @@ def test_devices_that_are_not_there_are_refused(module):
         module.get_rng_state(-1)
 
 
-def run(program, **environment):
-    """What ``program`` prints in a process of its own, in which nothing fails."""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 TWO_DEVICES = """
 import threading
 import torch, torch_xla
@@ -297,7 +288,7 @@ for reentrant in (True, False):
 
 @fails_on_stock
 def test_the_second_of_two_devices():
-    run(TWO_DEVICES, CPU_NUM_DEVICES="2")
+    completed("-c", TWO_DEVICES, CPU_NUM_DEVICES="2")
 
 
 FORK = """
@@ -318,14 +309,14 @@ assert not torch.xla._is_in_bad_fork()
 
 @fails_on_stock
 def test_forks():
-    run(FORK)
+    completed("-c", FORK)
 
 
 @fails_on_stock
 def test_switched_off():
     """Without the topic it is as stock."""
     program = "import torch, torch_xla; print(hasattr(torch, 'xla'), hasattr(torch_xla, '_castoff'))"
-    assert run(program, CASTOFF_DISABLE="checkpoint-on-xla").split() == ["False", "True"]
+    assert completed("-c", program, CASTOFF_DISABLE="checkpoint-on-xla").stdout.split() == ["False", "True"]
 
 
 # ---- wide gradients

@@ -12,9 +12,6 @@ XLA:CPU, transposes fold into dots that its runtime lacks, unless XNNPACK is off
 import dataclasses
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -23,6 +20,7 @@ import torch
 import torch_xla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from other_process import run_tests
 
 INSIDE = "CASTOFF_PROPERTIES" in os.environ
 DEVICE = torch_xla.device()
@@ -426,12 +424,4 @@ def test_bounds_are_not_loose():
 def test_in_a_process_of_its_own():
     # A cache of one graph: see Pool.
     settings = {"XLA_FLAGS": "--xla_cpu_use_xnnpack=false", "XLA_COMPILATION_CACHE_SIZE": "1"}
-    environment = {**os.environ, "CASTOFF_PROPERTIES": "1", **settings}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    run_tests(__file__, CASTOFF_PROPERTIES="1", **settings)

@@ -12,7 +12,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from other_process import build_id, run, run_with_another_xlac
+from other_process import build_id, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data, round_trips
 
 HERE = Path(__file__).parent
@@ -356,7 +356,7 @@ def in_two_processes(program, *arguments, directory):
     files = [directory / "with", directory / "without"]
     for file, disabled in zip(files, ("", "exact-casts"), strict=True):
         flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
-        run([HERE / program], file, *arguments, XLA_FLAGS=flags, CASTOFF_DISABLE=disabled)
+        run(HERE / program, file, *arguments, XLA_FLAGS=flags, CASTOFF_DISABLE=disabled)
     return files
 
 
@@ -390,23 +390,19 @@ FOLDED = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[6,4] aten::permute(%0)\nr
 @fails_on_stock
 @pytest.mark.parametrize("variable", ["XLA_DISABLE_FUNCTIONALIZATION", "XLA_IR_DEBUG", "XLA_USE_32BIT_LONG"])
 def test_settings(variable):
-    assert FOLDED in run(["-c", ROUND_TRIP], **{variable: "1"})
+    assert FOLDED in run("-c", ROUND_TRIP, **{variable: "1"})
 
 
 @fails_on_stock
 def test_functionalization_off(tmp_path):
     chosen = "view and not across or later or change or lossy or threads"
-    output = run(
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen],
-        Path(__file__),
-        XLA_DISABLE_FUNCTIONALIZATION="1",
-    )
+    output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert " passed" in output
     assert "failed" not in output
 
 
 def test_disabled():
-    assert "xla::cast" in run(["-c", ROUND_TRIP], CASTOFF_DISABLE="exact-casts")
+    assert "xla::cast" in run("-c", ROUND_TRIP, CASTOFF_DISABLE="exact-casts")
 
 
 SELF_TEST = """
@@ -429,13 +425,13 @@ assert met.counter_value("CreateXlaTensor") - met.counter_value("DestroyXlaTenso
 
 @fails_on_stock
 def test_the_self_test_leaves_no_trace():
-    output = run(["-c", SELF_TEST + "from ir_text import ir\nprint(ir(z))"])
+    output = run("-c", SELF_TEST + "from ir_text import ir\nprint(ir(z))")
     assert "xla::cast" not in output
 
 
 def test_other_builds_are_refused(tmp_path):
     """A library with another build id: stock behaviour, one warning, for both topics that read IR."""
-    output = run_with_another_xlac(tmp_path, build_id(), bytes(20), ["-c", ROUND_TRIP])
+    output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ROUND_TRIP)
     assert "xla::cast" in output
     assert output.count("exact-casts and native-mul are off") == 1
     assert "found one with build id 00000" in output
@@ -444,7 +440,7 @@ def test_other_builds_are_refused(tmp_path):
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
     twice = ROUND_TRIP + "x.float().to(torch.bfloat16)\n"
-    output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", ["-c", twice])
+    output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", "-c", twice)
     assert output.count("exact-casts and native-mul are off") == 1
 
 
@@ -475,7 +471,7 @@ print("values", torch.equal(copy.cpu(), source.cpu()))
 @fails_on_stock
 def test_spmd():
     assert_expected_inline(
-        "".join(line + "\n" for line in run(["-c", SPMD], CPU_NUM_DEVICES="4").splitlines() if line[:1].islower()),
+        "".join(line + "\n" for line in run("-c", SPMD, CPU_NUM_DEVICES="4").splitlines() if line[:1].islower()),
         """\
 folds 0 0
 sharded between 2 {devices=[4,1]0,1,2,3}

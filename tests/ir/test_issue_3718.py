@@ -7,8 +7,6 @@ patches/torch/data-setter is needed: ``fails_on_stock``.
 
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
 
 DEVICE = torch_xla.device()
 bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
@@ -282,9 +281,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "patches" / "torch" / "data-sett
 
 
 def example(disabled):
-    environment = {**os.environ, "CASTOFF_DISABLE": disabled, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, EXAMPLE], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout
+    return completed(EXAMPLE, CASTOFF_DISABLE=disabled).stdout
 
 
 @fails_on_stock_2_1

@@ -6,9 +6,7 @@ must leave alone. The last test runs all of them once more with functionalizatio
 
 import importlib
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -19,6 +17,7 @@ from expecttest import assert_expected_inline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_text import hlo, ir
+from other_process import completed, run_tests
 
 FUNCTIONALIZED = os.environ.get("XLA_DISABLE_FUNCTIONALIZATION", "0") != "1"
 DEVICE = torch_xla.device()
@@ -864,18 +863,6 @@ def test_compiled_mm_out_dtype():
 # ---- the build around it
 
 
-def run_python(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 ONE_CALL = """
 import torch, torch_xla
 device = torch_xla.device()
@@ -889,11 +876,11 @@ print("libcastoff_torch_xla" in open("/proc/self/maps").read())
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
 def test_castoff_disable_leaves_stock():
-    assert run_python(ONE_CALL).stdout.split() == ["True", "True"]
-    off = run_python(ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
+    assert completed("-c", ONE_CALL).stdout.split() == ["True", "True"]
+    off = completed("-c", ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
     assert off.stdout.split() == ["False", "True"] and "CASTOFF_DISABLE" not in off.stderr
-    assert run_python(ONE_CALL, CASTOFF_DISABLE="all").stdout.split() == ["False", "False"]
-    typo = run_python(ONE_CALL, CASTOFF_DISABLE="matmul_out_dtype")
+    assert completed("-c", ONE_CALL, CASTOFF_DISABLE="all").stdout.split() == ["False", "False"]
+    typo = completed("-c", ONE_CALL, CASTOFF_DISABLE="matmul_out_dtype")
     assert typo.stdout.split() == ["True", "True"]
     assert "CASTOFF_DISABLE names no topic of this build: matmul_out_dtype" in typo.stderr
     assert "matmul-out-dtype" in typo.stderr
@@ -915,12 +902,15 @@ def test_library_refuses_another_build(owner, name, monkeypatch):
 @passes_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
 def test_dispatcher_still_warns_of_the_users_own_override():
-    done = run_python("""
+    done = completed(
+        "-c",
+        """
 import sys, torch, torch_xla
 print("imported", file=sys.stderr, flush=True)
 library = torch.library.Library("aten", "IMPL")
 library.impl("mm", lambda a, b: a, "XLA", allow_override=True)
-""")
+""",
+    )
     at_import, afterwards = done.stderr.split("imported\n")
     assert "previously registered kernel" not in at_import
     assert "previously registered kernel" in afterwards
@@ -929,11 +919,4 @@ library.impl("mm", lambda a, b: a, "XLA", allow_override=True)
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="this is what it runs")
 def test_all_of_this_with_functionalization_off():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))],
-        env={**os.environ, "XLA_DISABLE_FUNCTIONALIZATION": "1", "EXPECTTEST_ACCEPT": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    run_tests(__file__, XLA_DISABLE_FUNCTIONALIZATION="1", EXPECTTEST_ACCEPT="")

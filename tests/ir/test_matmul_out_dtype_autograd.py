@@ -5,8 +5,6 @@ rounded once, if at all, to what the factor's grad_dtype says.
 """
 
 import os
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -15,6 +13,8 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
+from tensors import leaf, random
 from torch.autograd import forward_ad
 from torch_xla import backends
 from torch_xla.core import xla_model as xm
@@ -26,17 +26,6 @@ ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtyp
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
 narrow_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=("bf16", "f16"))
-
-
-def random(*shape, dtype=bf16, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def leaf(cpu, grad_dtype=None):
-    tensor = cpu.to(DEVICE).requires_grad_()
-    if grad_dtype is not None:
-        tensor.grad_dtype = grad_dtype
-    return tensor
 
 
 def check(actual, expected):
@@ -480,14 +469,7 @@ print("done")
 
 @fails_on_stock
 def test_sharded_operands():
-    done = subprocess.run(
-        [sys.executable, "-c", SPMD],
-        env={**os.environ, "CPU_NUM_DEVICES": "4", "PJRT_DEVICE": "CPU"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "done\n", done.stderr
+    assert completed("-c", SPMD, CPU_NUM_DEVICES="4").stdout == "done\n"
 
 
 @passes_on_stock

@@ -6,8 +6,6 @@ refused at the call, unless torch_xla lowers it truthfully.
 
 import os
 import re
-import subprocess
-import sys
 from itertools import product
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -18,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
+from other_process import completed
 
 DEVICE = torch_xla.device()
 bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
@@ -446,10 +445,7 @@ print("f32[3]" in torch_xla._XLAC._get_xla_tensors_text([a + b]).split("ROOT")[0
 """
 
     def run(disabled):
-        environment = {**os.environ, "CASTOFF_DISABLE": disabled}
-        return subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        ).stdout.split()[-1]
+        return completed("-c", code, CASTOFF_DISABLE=disabled).stdout.split()[-1]
 
     assert run("") == "False"
     assert run("mixed-operands") == run("all") == "True"

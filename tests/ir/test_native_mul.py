@@ -11,7 +11,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from other_process import build_id, run, run_with_another_xlac
+from other_process import build_id, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data
 from torch_xla import experimental
 
@@ -523,7 +523,7 @@ def test_the_step_is_bit_for_bit_stocks(tmp_path):
     files = [tmp_path / "native", tmp_path / "stock"]
     flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
     for file, variable in zip(files, ("1", "0"), strict=True):
-        program = [Path(__file__).with_name("small_transformer.py")]
+        program = Path(__file__).with_name("small_transformer.py")
         run(program, file, "bfloat16", XLA_NATIVE_MUL=variable, XLA_FLAGS=flags)
     ours, stock = map(torch.load, files)
     assert ours["casts"] < stock["casts"] / 2
@@ -546,43 +546,32 @@ NATIVE = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[4,6] aten::mul(%0, %0)\nr
 @fails_on_stock
 @pytest.mark.parametrize("value", ["1", "true"])
 def test_environment(value):
-    assert NATIVE in run(["-c", PRODUCT], XLA_NATIVE_MUL=value)
+    assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
 
 @passes_on_stock
 @pytest.mark.parametrize("value", ["0", ""])
 def test_environment_that_leaves_stock(value):
-    assert NATIVE not in run(["-c", PRODUCT], XLA_NATIVE_MUL=value)
+    assert NATIVE not in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
 
 @fails_on_stock
 @pytest.mark.parametrize("variable", ["XLA_DISABLE_FUNCTIONALIZATION", "XLA_IR_DEBUG", "XLA_USE_32BIT_LONG"])
 def test_settings(variable):
-    assert NATIVE in run(["-c", PRODUCT], XLA_NATIVE_MUL="1", **{variable: "1"})
+    assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", **{variable: "1"})
 
 
 @fails_on_stock
 def test_functionalization_off():
-    output = run(
-        [
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "(kind or form or else or autograd or block or broadcasts) and not (in_place or into_out or written)",
-        ],
-        Path(__file__),
-        XLA_DISABLE_FUNCTIONALIZATION="1",
-    )
+    chosen = "(kind or form or else or autograd or block or broadcasts) and not (in_place or into_out or written)"
+    output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert " passed" in output
     assert "failed" not in output
 
 
 @fails_on_stock
 def test_without_exact_casts():
-    assert NATIVE in run(["-c", PRODUCT], XLA_NATIVE_MUL="1", CASTOFF_DISABLE="exact-casts")
+    assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", CASTOFF_DISABLE="exact-casts")
 
 
 ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.native_mul(True)\n" + PRODUCT
@@ -591,15 +580,15 @@ ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.native_mul(True)\n" + PRO
 @fails_on_stock
 def test_disabled():
     """Stock behaviour, and a word to who asks for more."""
-    output = run(["-c", ASK_FOR_IT], CASTOFF_DISABLE="native-mul")
+    output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE="native-mul")
     assert "xla::cast" in output
     assert output.count("native_mul has no effect") == 1
-    assert "no effect" not in run(["-c", PRODUCT], CASTOFF_DISABLE="native-mul")
+    assert "no effect" not in run("-c", PRODUCT, CASTOFF_DISABLE="native-mul")
 
 
 @fails_on_stock
 def test_other_builds_are_refused(tmp_path):
-    output = run_with_another_xlac(tmp_path, build_id(), bytes(20), ["-c", ASK_FOR_IT])
+    output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ASK_FOR_IT)
     assert "xla::cast" in output
     assert output.count("exact-casts and native-mul are off") == 1
     assert output.count("native_mul has no effect") == 1
@@ -608,7 +597,7 @@ def test_other_builds_are_refused(tmp_path):
 @fails_on_stock
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
-    output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", ["-c", ASK_FOR_IT + "x * x\n"])
+    output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", "-c", ASK_FOR_IT + "x * x\n")
     assert output.count("exact-casts and native-mul are off") == 1
 
 
@@ -646,7 +635,7 @@ print("values", torch.equal(z.cpu(), a * b), torch.equal(p.grad.cpu(), a), torch
 
 @fails_on_stock
 def test_spmd():
-    output = run(["-c", SPMD], CPU_NUM_DEVICES="4")
+    output = run("-c", SPMD, CPU_NUM_DEVICES="4")
     assert_expected_inline(
         "".join(line + "\n" for line in output.splitlines() if line[:1].islower()),
         """\

@@ -1,8 +1,6 @@
 """torch.ops.higher_order.out_dtype on XLA tensors: patches/torch_xla/out-dtype-op."""
 
 import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -12,6 +10,8 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
+from tensors import leaf
 from torch._higher_order_ops.out_dtype import ALLOWABLE_OPS
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -109,13 +109,6 @@ def random(*shape, dtype=bf16, seed=0):
 
 def operands(case, dtype):
     return [random(*shape, dtype=dtype, seed=i) for i, shape in enumerate(case.shapes)]
-
-
-def leaf(cpu, grad_dtype=None):
-    tensor = cpu.to(DEVICE).requires_grad_()
-    if grad_dtype is not None:
-        tensor.grad_dtype = grad_dtype
-    return tensor
 
 
 def check(actual, expected):
@@ -731,32 +724,22 @@ print(hasattr(torch.ops.castoff, "convolution"))
 """
 
 
-def run_python(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PJRT_DEVICE": "CPU", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @fails_on_stock
 def test_sharded_operands():
-    done = run_python(SPMD, CPU_NUM_DEVICES="4")
-    assert done.stdout == "done\n", done.stderr
+    done = completed("-c", SPMD, CPU_NUM_DEVICES="4")
+    assert done.stdout == "done\n"
 
 
 @fails_on_stock
 def test_functionalization_off():
-    done = run_python(OFF, XLA_DISABLE_FUNCTIONALIZATION="1")
-    assert done.stdout.split() == ["True", "True"], done.stderr
+    done = completed("-c", OFF, XLA_DISABLE_FUNCTIONALIZATION="1")
+    assert done.stdout.split() == ["True", "True"]
 
 
 @fails_on_stock
 def test_castoff_disable_leaves_stock():
-    assert run_python(OFF).stdout.split() == ["True", "True"]
+    assert completed("-c", OFF).stdout.split() == ["True", "True"]
     for disabled in ("out-dtype-op", "matmul-out-dtype"):
-        done = run_python(OFF, CASTOFF_DISABLE=disabled)
-        assert done.stdout.split() == ["False", "False"], done.stderr
+        done = completed("-c", OFF, CASTOFF_DISABLE=disabled)
+        assert done.stdout.split() == ["False", "False"]
         assert "CASTOFF_DISABLE" not in done.stderr

@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import os
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -15,6 +13,8 @@ import torch_xla
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
 from ir_text import ir
+from other_process import completed
+from tensors import random
 from torch.utils.checkpoint import checkpoint
 
 DEVICE = torch_xla.device()
@@ -140,17 +140,10 @@ x = torch.ones(2, 2, dtype=torch.bfloat16, device="xla", requires_grad=True)
 (x @ x).sum().backward()
 print(x.grad.dtype)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "CASTOFF_DISABLE": topic},
-    )
-    assert done.stdout.splitlines() == [
+    assert completed("-c", program, CASTOFF_DISABLE=topic).stdout.splitlines() == [
         "wide_grads needs the topics grad-dtype, data-setter, wide-weight-grad",
         "torch.bfloat16",
-    ], done.stderr
+    ]
 
 
 @fails_on_stock
@@ -168,10 +161,6 @@ def test_what_a_change_of_the_module_does():
 
 
 # ---- training steps
-
-
-def data(*shape, dtype=bf16, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def block(dtype=bf16):
@@ -209,7 +198,7 @@ def test_gradients_of_a_module(way):
     """No product is rounded: the only casts are those of bfloat16 terms that a bias gradient sums in float32."""
     module = block().to(DEVICE)
     wide_grads(module)
-    x, g = data(64, 16).to(DEVICE).requires_grad_(), data(64, 8, seed=2).to(DEVICE)
+    x, g = random(64, 16).to(DEVICE).requires_grad_(), random(64, 8, seed=2).to(DEVICE)
     torch_xla.sync()
     way(module, x).backward(g)
     assert x.grad.dtype == bf16
@@ -232,7 +221,7 @@ def test_autocast_adds_nothing_to_the_ir():
     for way in (plain, under_autocast):
         module = block().to(DEVICE)
         wide_grads(module)
-        x = data(64, 16).to(DEVICE)
+        x = random(64, 16).to(DEVICE)
         torch_xla.sync()
         way(module, x).sum().backward()
         texts.append([ir(p.grad) for p in module.parameters()])
@@ -243,7 +232,7 @@ def test_autocast_adds_nothing_to_the_ir():
 @pytest.mark.parametrize("way", [plain, *WAYS[1:4]], ids=lambda way: way.__name__)
 def test_micro_batches(way):
     """64 of them, each its own graph: 1e-6 where a bfloat16 gradient ends with 1e-2."""
-    weight = data(32, 64)
+    weight = random(32, 64)
     module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
     with torch.no_grad():
         module.weight.copy_(weight)
@@ -251,7 +240,7 @@ def test_micro_batches(way):
     wide_grads(module)
     exact = torch.zeros(32, 64, dtype=f64)
     for step in range(64):
-        x, g = data(16, 64, seed=step), data(16, 32, seed=1000 + step)
+        x, g = random(16, 64, seed=step), random(16, 32, seed=1000 + step)
         way(module, x.to(DEVICE).requires_grad_()).backward(g.to(DEVICE))
         torch_xla.sync()
         exact += g.double().t() @ x.double()
@@ -276,7 +265,7 @@ def with_a_compiled_backward(module):
 def test_compiled_micro_batches(way):
     """The dot is in the compiled graph: float32 comes out of it, and is as exact as in eager mode."""
     torch._dynamo.reset()
-    weight = data(32, 64)
+    weight = random(32, 64)
     module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
     with torch.no_grad():
         module.weight.copy_(weight)
@@ -286,7 +275,7 @@ def test_compiled_micro_batches(way):
     exact = torch.zeros(32, 64, dtype=f64)
     with context:
         for step in range(4):
-            x, g = data(16, 64, seed=step), data(16, 32, seed=1000 + step)
+            x, g = random(16, 64, seed=step), random(16, 32, seed=1000 + step)
             compiled(x.to(DEVICE)).backward(g.to(DEVICE))
             assert "xla::cast" not in ir(module.weight.grad)
             torch_xla.sync()
@@ -300,7 +289,7 @@ def test_compiled_micro_batches(way):
 def test_compiled_gradients_of_a_block(enabled):
     """Their dtypes are those of now, though it was compiled when they were others."""
     torch._dynamo.reset()
-    module, x, g = block().to(DEVICE), data(64, 16).to(DEVICE), data(64, 8, seed=2)
+    module, x, g = block().to(DEVICE), random(64, 16).to(DEVICE), random(64, 8, seed=2)
     compiled = torch.compile(module, backend="openxla")
     wide_grads(module, enabled=not enabled)
     compiled(x).backward(g.to(DEVICE))
@@ -329,7 +318,7 @@ def test_patched_linear_of_three_dimensions():
     """One dot over both leading dimensions."""
     module = patched_linear(bias=True)
     wide_grads(module)
-    x, g = data(4, 6, 16), data(4, 6, 8, seed=1)
+    x, g = random(4, 6, 16), random(4, 6, 8, seed=1)
     xd = x.to(DEVICE).requires_grad_()
     gd = g.to(DEVICE)
     torch_xla.sync()
@@ -363,7 +352,7 @@ return %1
 def test_patched_linear_of_other_ranks(shape):
     module = patched_linear(bias=True)
     wide_grads(module)
-    x, g = data(*shape), data(*shape[:-1], 8, seed=1)
+    x, g = random(*shape), random(*shape[:-1], 8, seed=1)
     module(x.to(DEVICE)).backward(g.to(DEVICE))
     weight, bias = module.parameters()
     exact = g.double().reshape(-1, 8).t() @ x.double().reshape(-1, 16)
@@ -376,13 +365,13 @@ def test_patched_linear_with_one_of_the_two_wide():
     for wide, narrow in (("weight", "bias"), ("bias", "weight")):
         module = patched_linear(bias=True)
         getattr(module[0], wide).grad_dtype = f32
-        module(data(4, 6, 16).to(DEVICE)).backward(data(4, 6, 8).to(DEVICE))
+        module(random(4, 6, 16).to(DEVICE)).backward(random(4, 6, 8).to(DEVICE))
         assert getattr(module[0], wide).grad.dtype == f32 and getattr(module[0], narrow).grad.dtype == bf16
 
 
 @fails_on_stock
 def test_patched_linear_under_autocast():
-    module, x = patched_linear(), data(4, 6, 16).to(DEVICE)
+    module, x = patched_linear(), random(4, 6, 16).to(DEVICE)
     wide_grads(module)
     torch_xla.sync()
     with torch.autocast("xla", dtype=bf16):
@@ -393,7 +382,7 @@ def test_patched_linear_under_autocast():
 
 @passes_on_stock
 def test_patched_linear_without_a_grad_dtype_is_stocks():
-    module, x = patched_linear(), data(4, 6, 16).to(DEVICE)
+    module, x = patched_linear(), random(4, 6, 16).to(DEVICE)
     torch_xla.sync()
     module(x).sum().backward()
     assert module[0].weight.grad.dtype == bf16 and "aten::einsum" in ir(module[0].weight.grad)

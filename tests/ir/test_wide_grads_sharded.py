@@ -7,8 +7,6 @@ XLA:CPU has no all-reduce of bfloat16, which is what gathers the parameters. One
 import json
 import os
 import re
-import subprocess
-import sys
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -16,6 +14,8 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
+from other_process import completed
+from tensors import random
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
 
 DEVICE = torch_xla.device()
@@ -29,11 +29,8 @@ def run(program, folder, **environment):
     """The JSON that ``program`` prints last, in a process of its own."""
     file = folder / "program.py"
     file.write_text(program)
-    done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, check=False, env={**os.environ, **environment}
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = completed(file, **environment).stdout.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 # ---- SPMD
@@ -46,6 +43,7 @@ import numpy as np
 import torch, torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from other_process import completed
 from torch_xla.distributed.spmd.xla_sharding import apply_xla_patch_to_nn_linear
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
@@ -152,10 +150,6 @@ def test_spmd_devices_exchange_float32_and_nothing_is_rounded(spmd):
 # ---- XlaFullyShardedDataParallel, whose parameters are float32
 
 
-def data(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(bf16)
-
-
 def two_layers():
     torch.manual_seed(3)
     return torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.LayerNorm(8))
@@ -189,7 +183,7 @@ def test_fsdp_rounds_no_gradient(flat, patched):
     module, _ = wide_fully_sharded(
         torch.nn.Linear(16, 8, bias=False), flatten_parameters=flat, _use_xla_patched_linear=patched
     )
-    x, g = data(32, 16).to(DEVICE), data(32, 8, seed=1).to(DEVICE)
+    x, g = random(32, 16).to(DEVICE), random(32, 8, seed=1).to(DEVICE)
     torch_xla.sync()
     module(x).backward(g)
     (shard,) = module.parameters()
@@ -206,7 +200,7 @@ def test_fsdp_rounds_no_gradient(flat, patched):
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "no_sync"])
 def test_fsdp_micro_batches(flat, checkpointed, sync):
     """64 of them. Under no_sync() they add up in the full gradient, else in the shard's."""
-    linear, weight = torch.nn.Linear(64, 32, bias=False), data(32, 64)
+    linear, weight = torch.nn.Linear(64, 32, bias=False), random(32, 64)
     with torch.no_grad():
         linear.weight.copy_(weight.float())
     inner = checkpoint_module(linear) if checkpointed else linear
@@ -214,7 +208,7 @@ def test_fsdp_micro_batches(flat, checkpointed, sync):
     assert names == [name for name, _ in module.named_parameters()]
     exact = torch.zeros(32, 64, dtype=f64)
     for step in range(64):
-        x, g = data(16, 64, seed=step), data(16, 32, seed=1000 + step)
+        x, g = random(16, 64, seed=step), random(16, 32, seed=1000 + step)
         if sync or step == 63:
             module(x.to(DEVICE).requires_grad_()).backward(g.to(DEVICE))
         else:
@@ -244,7 +238,7 @@ def test_fsdp_within_fsdp_trains_as_it_did(flat):
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
         for step in range(4):
             optimizer.zero_grad()
-            module(data(32, 16, seed=step).to(DEVICE)).float().square().mean().backward()
+            module(random(32, 16, seed=step).to(DEVICE)).float().square().mean().backward()
             assert {p.grad.dtype for p in module.parameters()} == {f32}
             optimizer.step()
             torch_xla.sync()
@@ -267,7 +261,7 @@ def test_fsdp_taken_back(flat):
             assert wide_grads(module) == names
             assert wide_grads(module, enabled=False) == names
             assert wide_grads(module, enabled=False) == []
-        x = data(32, 16).to(DEVICE)
+        x = random(32, 16).to(DEVICE)
         torch_xla.sync()
         module(x).sum().backward()
         assert {p.dtype for p in module.full_params} == {f32}
@@ -280,7 +274,7 @@ def test_fsdp_between_forward_and_backward_of_an_evaluation():
     """The full parameters that a forward pass left gathered are gathered again."""
     from torch_xla.amp import wide_grads
 
-    module, x = fully_sharded(two_layers()), data(32, 16).to(DEVICE)
+    module, x = fully_sharded(two_layers()), random(32, 16).to(DEVICE)
     with torch.no_grad():
         before = module(x)
         assert module.has_full_params
@@ -303,7 +297,7 @@ def test_fsdp_gradients_of_another_dtype_are_refused():
 
     module = fully_sharded(two_layers())
     with module.no_sync():
-        module(data(32, 16).to(DEVICE)).sum().backward()
+        module(random(32, 16).to(DEVICE)).sum().backward()
     with pytest.raises(RuntimeError, match=r"gradients of dtype torch.float64, found .*0.weight \(torch.float32\)"):
         wide_grads(module, dtype=f64)
     assert {p.dtype for p in module.full_params} == {f32}
@@ -312,7 +306,7 @@ def test_fsdp_gradients_of_another_dtype_are_refused():
 @passes_on_stock
 @FLAT
 def test_fsdp_without_wide_grads_is_stocks(flat):
-    module, x = fully_sharded(torch.nn.Linear(16, 8, bias=False), flatten_parameters=flat), data(32, 16).to(DEVICE)
+    module, x = fully_sharded(torch.nn.Linear(16, 8, bias=False), flatten_parameters=flat), random(32, 16).to(DEVICE)
     torch_xla.sync()
     module(x).sum().backward()
     text = ir(*(p.grad for p in module.parameters()))

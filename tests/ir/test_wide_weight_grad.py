@@ -7,8 +7,6 @@ go in are bfloat16 too, so all that may differ is the order of float32 sums.
 import contextlib
 import functools
 import os
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -21,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - as everyone calls it
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from other_process import completed
 from torch._dynamo.utils import counters
 from torch.autograd import forward_ad
 
@@ -796,8 +795,4 @@ w = torch.ones(6, 8, dtype=torch.bfloat16, device="xla").requires_grad_()
 w.grad_dtype = torch.float32
 print(torch.nn.functional.linear(w, w).grad_fn.name(), hasattr(torch_xla, "_castoff"))
 """
-    environment = {**os.environ, "CASTOFF_DISABLE": topics}
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.stdout.split() == ["MmBackward0", "True"], result.stderr
+    assert completed("-c", program, CASTOFF_DISABLE=topics).stdout.split() == ["MmBackward0", "True"]

@@ -2,7 +2,7 @@
 
 import torch
 
-__all__ = ["Wide", "compiled_autograd"]
+__all__ = ["Wide", "backward_graphs_to", "compiled_autograd"]
 
 
 class Wide(torch.autograd.Function):
@@ -18,8 +18,13 @@ class Wide(torch.autograd.Function):
         return torch.full(ctx.shape, 1.01, device=grad.device) * grad
 
 
-def compiled_autograd(backend):
-    """A context in which backward passes are compiled by ``backend``."""
+def backward_graphs_to(compiler, **options):
+    """A context in which ``compiler`` is handed the graph of a backward pass, and returns what is run."""
     from torch._dynamo import compiled_autograd as implementation
 
-    return implementation._enable(lambda graph: torch.compile(graph, backend=backend))
+    return implementation._enable(compiler, **options)
+
+
+def compiled_autograd(backend):
+    """A context in which backward passes are compiled by ``backend``."""
+    return backward_graphs_to(lambda graph: torch.compile(graph, backend=backend))

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 import torch
-from torch._dynamo import compiled_autograd
+from gradients import backward_graphs_to, compiled_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.passes_on_stock
@@ -33,11 +33,6 @@ def grad_dtype_elsewhere(request):
 @pytest.fixture
 def xla():
     return pytest.importorskip("torch_xla").device()
-
-
-@pytest.fixture(params=["cpu", "xla"])
-def device(request):
-    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("xla")
 
 
 @pytest.fixture
@@ -87,7 +82,7 @@ class TestCompiledAutograd:
     def fresh(self):
         def reset():
             torch._dynamo.reset()
-            compiled_autograd.reset()
+            torch._dynamo.compiled_autograd.reset()
 
         reset()
         yield
@@ -107,7 +102,7 @@ class TestCompiledAutograd:
             return graph
 
         def run(loss, dynamic=True):
-            with compiled_autograd._enable(compiler, dynamic=dynamic):
+            with backward_graphs_to(compiler, dynamic=dynamic):
                 loss.backward()
 
         return run
@@ -218,7 +213,7 @@ class TestCompiledAutograd:
             w = torch.ones(4, requires_grad=True)
             w.register_hook(double)
             loss = (x * w).sum()
-            with compiled_autograd._enable(lambda graph: torch.compile(graph, backend=backend)):
+            with compiled_autograd(backend):
                 loss.backward()
             assert w.grad.tolist() == [2 * size] * 4
             counts.append(len(compiled))

@@ -1,5 +1,6 @@
 """What grad-dtype must not cost and not break: the engine around it, its threads and its memory."""
 
+import functools
 import gc
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradients import Wide, backward_graphs_to, compiled_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
@@ -191,6 +194,16 @@ def test_a_fake_leaf_that_was_made_with_a_view_of_it_takes_it_over():
 
 
 @pytest.mark.fails_on_stock
+def test_an_argument_of_a_reentrant_checkpoint_takes_it_over():
+    """The backward within the checkpoint rounds nothing on its way to the leaf."""
+    w = torch.full((3,), 1 + 2**-7, dtype=BF16, requires_grad=True)
+    w.grad_dtype = F32
+    x = torch.full((3,), 1 + 2**-20)
+    checkpoint(lambda x, w: x * w, x, w, use_reentrant=True).sum().backward()
+    assert w.grad.tolist() == x.tolist()
+
+
+@pytest.mark.fails_on_stock
 def test_the_gradient_of_a_broadcast_bias_is_a_wide_sum():
     """4096 gradients of 1 + 2^-7: their sum is no bfloat16."""
     x = torch.zeros(4096, 1, dtype=BF16)
@@ -249,13 +262,11 @@ assert w.grad.dtype is torch.float32
 
 @pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
 def test_a_sparse_gradient_in_a_compiled_backward():
-    from torch._dynamo import compiled_autograd
-
     embedding = torch.nn.Embedding(4, 2, sparse=True, dtype=BF16)
     embedding.weight.grad_dtype = F32
     for count in (1, 2):
         loss = embedding(torch.tensor([1, 2])).sum()
-        with compiled_autograd._enable(lambda graph: graph):
+        with backward_graphs_to(lambda graph: graph):
             loss.backward()
         assert embedding.weight.grad.is_sparse and embedding.weight.grad.dtype is F32
         assert embedding.weight.grad.to_dense()[1].tolist() == [count, count]
@@ -296,12 +307,7 @@ class TestCompiledAutograd:
 
     @pytest.fixture(params=["eager", "aot_eager"])
     def compiled(self, request):
-        from torch._dynamo import compiled_autograd
-
-        def enable():
-            return compiled_autograd._enable(lambda graph: torch.compile(graph, backend=request.param))
-
-        return enable
+        return functools.partial(compiled_autograd, request.param)
 
     @pytest.mark.parametrize("wanted", [BF16, F32, None])
     def test_backward_twice(self, compiled, wanted):
@@ -330,21 +336,10 @@ class TestCompiledAutograd:
     @pytest.mark.fails_on_stock
     @pytest.mark.parametrize("wanted, arrives", [(F32, F32), (None, F32)])
     def test_a_custom_function_is_not_rounded(self, wanted, arrives):
-        from torch._dynamo import compiled_autograd
-
-        class Wide(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.sum().float()
-
-            @staticmethod
-            def backward(ctx, grad):
-                return torch.full((3,), 1.01) * grad
-
         w = leaf(dtype=BF16)
         w.grad_dtype = wanted
         loss = Wide.apply(w)
-        with compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
+        with compiled_autograd("eager"):
             loss.backward()
         assert w.grad.dtype is arrives
         assert torch.equal(w.grad, torch.full((3,), 1.01))
@@ -383,8 +378,6 @@ class TestCompiledAutograd:
     @pytest.mark.since("2.8", "call_accumulate_grad in the graph of a compiled backward")
     def test_a_graph_without_it_is_stock(self):
         """The graph of a backward that uses no grad_dtype holds what stock's holds, to the letter."""
-        from torch._dynamo import compiled_autograd
-
         graphs = []
 
         def keep(graph):
@@ -393,7 +386,7 @@ class TestCompiledAutograd:
 
         w = leaf()
         loss = (w * 2).sum()
-        with compiled_autograd._enable(keep):
+        with backward_graphs_to(keep):
             loss.backward()
         calls = [
             line.split("call_accumulate_grad(")[1] for line in graphs[0].splitlines() if "call_accumulate_grad(" in line

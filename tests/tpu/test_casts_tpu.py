@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.amp
+from device_data import data
 from torch_xla import experimental
 
 DEVICE = torch_xla.device()
@@ -11,11 +12,6 @@ bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
-
-
-def data(*shape, dtype=bf16):
-    """Zeros that are device data: a parameter of the program, not a constant in it."""
-    return torch.zeros(shape, dtype=dtype).to(DEVICE)
 
 
 @passes_on_stock

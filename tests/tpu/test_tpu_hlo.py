@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_xla
+from device_data import data
 
 from castoff.errors import TpuError
 from castoff.tpu.client import TpuCompiler
@@ -24,11 +25,6 @@ bf16, f32, s8, s32 = torch.bfloat16, torch.float32, torch.int8, torch.int32
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
-
-
-def data(*shape, dtype=bf16):
-    """Zeros that are device data: a parameter of the program, not a constant in it."""
-    return torch.zeros(shape, dtype=dtype).to(DEVICE)
 
 
 def linear(dtype=f32):

@@ -6,15 +6,12 @@ bench/tpu_weight_grad.py prints the same figures of stock and patched wheels sid
 import pytest
 import torch
 import torch_xla
+from device_data import data
 
 DEVICE = torch_xla.device()
 bf16, f32 = torch.bfloat16, torch.float32
 
 fails_on_stock = pytest.mark.fails_on_stock
-
-
-def data(*shape, dtype=bf16):
-    return torch.zeros(shape, dtype=dtype).to(DEVICE)
 
 
 def step(n, grad_dtype):

@@ -1,3 +1,5 @@
+import datetime as dt
+import re
 from pathlib import Path
 
 import pytest
@@ -28,5 +30,19 @@ def test_no_file_is_an_error(tmp_path: Path) -> None:
         release_number(tmp_path / "CHANGELOG.md")
 
 
-def test_our_own_changelog_names_a_release() -> None:
-    assert release_number(ROOT / "CHANGELOG.md") >= 1
+def test_our_own_is_in_the_form_of_keep_a_changelog() -> None:
+    """Newest first, without a gap; each release has a date, and kinds of changes that the form knows."""
+    path = ROOT / "CHANGELOG.md"
+    headings = [line for line in path.read_text().splitlines() if line.startswith("## ")]
+    releases = [re.fullmatch(r"## \[castoff\.(\d+)\] - (\d{4}-\d{2}-\d{2})", line) for line in headings]
+    if headings[0] == "## [Unreleased]":
+        del releases[0]
+    assert all(releases), headings
+    numbers = [int(release[1]) for release in releases if release]
+    dates = [dt.date.fromisoformat(release[2]) for release in releases if release]
+    assert numbers == list(range(len(numbers), 0, -1))
+    assert dates == sorted(dates, reverse=True)
+    assert release_number(path) == numbers[0]
+    assert f"`2.9.0+castoff.{numbers[0]}`" in path.read_text().split("\n## ")[0]
+    kinds = {line.removeprefix("### ") for line in path.read_text().splitlines() if line.startswith("### ")}
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

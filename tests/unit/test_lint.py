@@ -26,7 +26,7 @@ def sound(tree: Tree) -> Path:
     (tree.root / "pins").mkdir(exist_ok=True)
     (tree.root / "pins" / "2.9.toml").touch()
     (tree.root / "tests").mkdir()
-    (tree.root / "tests" / "test_sound.py").write_text("@pytest.mark.fails_on_stock\ndef test_it(): ...\n")
+    (tree.root / "tests" / "test_sound.py").write_text("@pytest.mark.fails_on_stock\ndef test_it():\n    ir(1)\n")
     with (tree.root / "CHANGELOG.md").open("a") as file:
         file.write("\n- `sound`: a thing.\n")
     return folder
@@ -47,10 +47,11 @@ def test_a_sound_topic_owes_nothing(sound: Path) -> None:
     assert _owed(sound) == []
 
 
+@pytest.mark.parametrize("links", ["[]", '["https://github.com/pytorch/pytorch"]'])
 @pytest.mark.parametrize(("kind", "word"), [("waiting", "waiting"), ("backport", "a backport")])
-def test_a_reason_without_a_link(sound: Path, kind: str, word: str) -> None:
+def test_a_reason_without_a_link(sound: Path, kind: str, word: str, links: str) -> None:
     _replace(sound, '"waiting"', f'"{kind}"')
-    _replace(sound, '["https://github.com/pytorch/pytorch/issues/1"]', "[]")
+    _replace(sound, '["https://github.com/pytorch/pytorch/issues/1"]', links)
     (owed,) = _owed(sound)
     assert "a link" in owed
     assert word in owed
@@ -112,10 +113,58 @@ def test_tests_are_there(sound: Path, tests: str, owed: list[str]) -> None:
     assert _owed(sound) == owed
 
 
-def test_a_test_that_passes_on_stock_proves_nothing(sound: Path) -> None:
-    (sound.parents[2] / "tests" / "test_sound.py").write_text("def test_it(): ...\n")
+UNUSED = """
+fails_on_stock = pytest.mark.fails_on_stock
+@pytest.mark.passes_on_stock
+def test_it():
+    ir(1)  # fails_on_stock
+@fails_on_stock
+def helper():
+    ir(1)
+"""
+
+
+@pytest.mark.parametrize("text", ["def test_it():\n    ir(1)\n", UNUSED])
+def test_a_test_that_passes_on_stock_proves_nothing(sound: Path, text: str) -> None:
+    (sound.parents[2] / "tests" / "test_sound.py").write_text(text)
     (owed,) = _owed(sound)
-    assert owed.startswith("a test marked fails_on_stock")
+    assert owed == "a test marked fails_on_stock, which ci/test.sh sees fail on stock wheels: none in `tests`"
+
+
+BY_ANOTHER_NAME = """
+on_2_1 = pytest.mark.fails_on_stock("2.1")
+@pytest.mark.parametrize("x", [1])
+@on_2_1
+def test_it():
+    assert hlo(1) == ""
+"""
+BY_ITS_CLASS = """
+@pytest.mark.fails_on_stock
+class TestIt:
+    def test_it(self):
+        assert_expected_inline(ir(1), "")
+"""
+BY_THE_MODULE = """
+pytestmark = pytest.mark.fails_on_stock
+def test_it(expect_tpu):
+    expect_tpu("")
+"""
+
+
+@pytest.mark.parametrize("text", [BY_ANOTHER_NAME, BY_ITS_CLASS, BY_THE_MODULE])
+def test_every_way_to_mark_one_counts(sound: Path, text: str) -> None:
+    (sound.parents[2] / "tests" / "test_sound.py").write_text(text)
+    assert _owed(sound) == []
+
+
+def test_a_topic_shows_in_the_graph(sound: Path) -> None:
+    path = sound.parents[2] / "tests" / "test_sound.py"
+    path.write_text("@pytest.mark.fails_on_stock\ndef test_it(): ...\ndef test_of_the_graph():\n    ir(1)\n")
+    (owed,) = _owed(sound)
+    assert owed.startswith("a test marked fails_on_stock that states the IR or the HLO of a program")
+    assert owed.endswith("none of the 1 with that mark")
+    _replace(sound, '"waiting"', '"never"')
+    assert _owed(sound) == []
 
 
 def test_what_users_see_of_it(sound: Path) -> None:

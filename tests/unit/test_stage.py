@@ -59,6 +59,35 @@ int older(  );
 """
 
 
+XLA_STAGE = """
+title = "[runtime] Add the fourth"
+tests = ["test/test_fourth.py"]
+drop = ["torch_xla/_unwanted.py"]
+
+[[replace]]
+files = ["torch_xla/__init__.py"]
+old = "first = 1\\n"
+new = "first = 1\\nfrom   . import _fourth\\n"
+"""
+XLA_TEST = """
+import os, unittest
+from pathlib import Path
+
+tree = Path(__file__).resolve().parents[1] / "torch_xla"
+
+
+class TestFourth(unittest.TestCase):
+
+  def test_it(self):
+    self.assertEqual(os.environ["PJRT_DEVICE"], "CPU")
+    self.assertTrue((tree / "_fourth.py").exists())
+    self.assertIn("import _fourth", (tree / "__init__.py").read_text())
+
+
+unittest.main()
+"""
+
+
 def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
@@ -66,27 +95,45 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of torch 2.9, as git has it."""
-    folder = tmp_path / "checkout"
-    for path, text in {
+    files = {
         "torch/__init__.py": "",
         "torch/other.py": OTHER,
         "test/test_old.py": "",
         "version.txt": "2.9.0a0\n",
         ".clang-format": "BasedOnStyle: Google\nIndentWidth: 6\n",
         "pyproject.toml": '[tool.ruff]\nline-length = 88\n[tool.ruff.lint]\nselect = ["F"]\n',
-    }.items():
+    }
+    return _repository(tmp_path, "checkout", files, monkeypatch)
+
+
+def _repository(home: Path, folder_name: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = home / folder_name
+    for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "config", "user.name", "A Maintainer")
     git(folder, "config", "user.email", "maintainer@example.org")
     git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "torch 2.9")
+    git(folder, "commit", "--quiet", "--message", "upstream's tree")
     return folder
+
+
+@pytest.fixture
+def xla_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of torch_xla 2.9, likewise."""
+    files = {
+        "torch_xla/__init__.py": "first = 1\nsecond   = 2\n",
+        "test/test_old.py": "",
+        "setup.py": "version = os.getenv('TORCH_XLA_VERSION', '2.9.0')\n",
+        ".style.yapf": "[style]\nbased_on_style = google\nindent_width = 2\n",
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n',
+    }
+    return _repository(tmp_path, "xla", files, monkeypatch)
 
 
 @pytest.fixture
@@ -110,7 +157,7 @@ def topic(tree: Tree) -> Path:
     )
 
 
-def _stage(tree: Tree, checkout: Path | str, **options: object) -> dict[str, object]:
+def _stage(tree: Tree, checkout: Path | str, name: str = "third", **options: object) -> dict[str, object]:
     out = io.StringIO()
     arguments: dict[str, object] = {
         "out": tree.root.parent / "staged",
@@ -122,7 +169,7 @@ def _stage(tree: Tree, checkout: Path | str, **options: object) -> dict[str, obj
         **options,
     }
     console = Console(json_lines=True, out=out, err=io.StringIO())
-    stage("third", onto=str(checkout), console=console, root=tree.root, **arguments)  # type: ignore[arg-type]
+    stage(name, onto=str(checkout), console=console, root=tree.root, **arguments)  # type: ignore[arg-type]
     return json.loads(out.getvalue().splitlines()[-1])
 
 
@@ -151,6 +198,33 @@ def test_a_topic_becomes_a_branch_patches_and_a_text(tree: Tree, topic: Path, ch
     git(checkout, "am", "--quiet", "--keep-non-patch", str(patch))
     assert git(checkout, "log", "-1", "--format=%s") == "[core] Make third larger\n"
     assert git(checkout, "diff", "again", "third") == ""
+
+
+def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout: Path, tmp_path: Path) -> None:
+    tree.topic(
+        "fourth",
+        {
+            "files/torch_xla/_fourth.py": "def fourth():\n    return   4\n",
+            "files/torch_xla/_unwanted.py": "",
+            "upstream/stage.toml": XLA_STAGE,
+            "upstream/message.md": "There were three.\n",
+            "upstream/measured.md": "There are four.\n",
+            "upstream/tree/test/test_fourth.py": XLA_TEST,
+        },
+        "torch_xla",
+        kind='"waiting"',
+        upstream='["https://github.com/pytorch/xla/issues/4"]',
+    )
+    _stage(tree, xla_checkout, "fourth")
+    assert git(xla_checkout, "show", "fourth:torch_xla/_fourth.py") == "def fourth():\n  return 4\n"
+    # Of a file of upstream's own, only the lines that are new have it.
+    shown = git(xla_checkout, "show", "fourth:torch_xla/__init__.py")
+    assert shown == "first = 1\nfrom . import _fourth\nsecond   = 2\n"
+    assert "_unwanted" not in git(xla_checkout, "ls-tree", "-r", "--name-only", "fourth")
+    text = (tmp_path / "staged" / "pull-request.md").read_text()
+    assert "On the wheel of torch_xla 2.9.0" in text
+    assert "$ PJRT_DEVICE=CPU python test/test_fourth.py\nRan 1 test in" in text
+    assert "3 Python files have the format of the tree's .style.yapf" in text
 
 
 def test_what_fails_is_not_staged(tree: Tree, topic: Path, checkout: Path, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_our_own_topics_have_symbols_on_every_pin_that_they_apply_to() -> None:
 
 def test_every_module_of_ir_tests_names_its_topic_where_a_pin_does_not_have_it() -> None:
     named = runpy.run_path(str(ROOT / "tests" / "conftest.py"))["TOPICS"]
-    on_every_pin = {"test_issue_3718"}  # data-setter's
+    on_every_pin = {"test_grad_dtype_ir", "test_issue_3718"}  # grad-dtype's, data-setter's
     assert {path.stem for path in (ROOT / "tests" / "ir").glob("test_*.py")} == named.keys() | on_every_pin
     topics = {topic.name for topic in load_topics(ROOT / "patches") if topic.project == "torch_xla"}
     assert topics >= set(named.values())

@@ -18,6 +18,7 @@ from castoff.build import ROOT
 from castoff.changelog import release_number
 from castoff.console import Console
 from castoff.interpreter import find_interpreter
+from castoff.pin import PROJECTS, load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.run import Runner
 from castoff.tools import tool
@@ -47,12 +48,15 @@ def test_a_second_build_gives_the_same_bytes(tmp_path):
 
 def test_versions_come_from_the_changelog(manifest):
     number = release_number(ROOT / "CHANGELOG.md")
-    assert {wheel.name.split("-")[1] for wheel in DIST.glob("*.whl")} == {f"{PIN}.0+castoff.{number}"}
+    pin = load_pin(ROOT / "pins", PIN)
+    wanted = {project: f"{pin.upstream(project).version}+castoff.{number}" for project in PROJECTS}
+    assert {wheel.name.split("-")[0]: wheel.name.split("-")[1] for wheel in DIST.glob("*.whl")} == wanted
     for wheel in DIST.glob("*.whl"):
         with ZipFile(wheel) as archive:
             names = archive.namelist()
             (metadata,) = [name for name in names if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
-            assert Parser().parsestr(archive.read(metadata).decode())["Version"] == f"{PIN}.0+castoff.{number}"
+            said = Parser().parsestr(archive.read(metadata).decode())
+            assert said["Version"] == wanted[said["Name"].replace("-", "_")]
 
 
 @pytest.mark.parametrize("project", ["torch", "torch_xla"])

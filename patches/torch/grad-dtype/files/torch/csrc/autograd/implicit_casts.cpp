@@ -1,7 +1,6 @@
 #include <torch/csrc/autograd/implicit_casts.h>
 
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/grad_dtype_versions.h>
 
 #include <deque>
 #include <map>
@@ -64,7 +63,7 @@ std::shared_ptr<Node> producer_of(const edge_list& edges) {
 }  // namespace
 
 void Validation::remember(const variable_list& grads) {
-  if (grads.size() != edges_.size() || grad_dtype::stands_for_metadata(edges_)) {
+  if (grads.size() != edges_.size()) {
     return;
   }
   for (const auto& grad : grads) {

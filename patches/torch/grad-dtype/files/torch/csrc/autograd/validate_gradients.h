@@ -4,6 +4,7 @@
 // engine's own implementation in a source build, torch's function in an overlay build.
 
 #include <torch/csrc/autograd/grad_dtype.h>
+#include <torch/csrc/autograd/grad_dtype_versions.h>
 #include <torch/csrc/autograd/implicit_casts.h>
 
 namespace torch::autograd::grad_dtype {
@@ -12,7 +13,7 @@ namespace torch::autograd::grad_dtype {
 template <class Stock>
 void validate(const Stock& stock, const edge_list& edges, variable_list& grads,
               const FormatError& format_error) {
-  if (!engine_in_use()) {
+  if (!engine_in_use() || stands_for_metadata(edges)) {
     return stock(edges, grads, format_error);
   }
   const implicit_casts::Validation validation(edges, grads);

@@ -1,0 +1,168 @@
+"""Holds the topics against upstream as it is today, and says what changed since the last time.
+
+    .venv/bin/python ci/drift.py OUT torch=main torch_xla=master [--before OUT] [--wheels torch=URL]
+
+Each PROJECT=AGAINST is a run of `castoff drift`: a branch, a release, or the folder of a checkout. OUT gets
+report.md, to be read, and drift.json, which is `--before` the next time. Exit status 1 if a topic fares
+otherwise than then, 2 if an upstream could not be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from castoff.apply import Outcome
+from castoff.build import ROOT
+from castoff.console import Console
+from castoff.drift import TEST_TOOLS
+from castoff.pipconfig import current_uv_environment
+from castoff.run import Runner
+from castoff.tools import tool
+
+CHANGED, NOT_LOOKED_AT = 1, 2
+_FINE = (Outcome.CLEAN.value, Outcome.ALREADY_UPSTREAM.value)
+_MOST_DETAIL = 4000  # characters of one conflict: a report is to be read
+
+
+@dataclass(frozen=True)
+class Fare:
+    """How a topic fares on an upstream.
+
+    Attributes:
+        applies: "yes", or the files that conflict.
+        upstream: How much of it is upstream already.
+        details: What a maintainer has to know of conflicts.
+    """
+
+    applies: str
+    upstream: str
+    details: str = ""
+
+
+def fare_of(row: Mapping[str, Any]) -> Fare:
+    """Return what `castoff drift --json` says of a topic."""
+    conflicts = [one for one in row["files"] if one["outcome"] not in _FINE]
+    failed = "" if row["applies"] else ", ".join(f"{one['path']}: {one['outcome']}" for one in conflicts)
+    details = "" if row["applies"] else "\n".join(f"{one['path']}: {one['detail']}" for one in conflicts)
+    upstream = "not tried" if row["upstream"] is None else f"{row['upstream']:.0%}"
+    return Fare(failed or "yes", upstream, details)
+
+
+def look(project: str, against: str, *options: str) -> tuple[dict[str, Fare], str]:
+    """Run `castoff drift`; return how each topic fares, or nothing and why not."""
+    command = [sys.executable, "-m", "castoff", "drift", "--json", "--project", project, "--against", against, *options]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for event in events:
+        if event["event"] == "result":
+            return {row["topic"]: fare_of(row) for row in event["topics"]}, event["against"]
+    errors = [f"{event['summary']}: {event['found']}" for event in events if event["event"] == "error"]
+    return {}, "; ".join(errors) or f"castoff drift ended with exit status {done.returncode}"
+
+
+def environment_of(index: str, folder: Path) -> Path:
+    """Install the newest torch of an index, releases to come included, and what tests need; return the Python."""
+    runner = Runner(folder.with_name(f"{folder.name}-logs"), Console())
+    settings = current_uv_environment(runner)
+    python = folder / "bin" / "python"
+    install: list[str | Path] = [tool("uv"), "pip", "install", "--python", python]
+    runner.run([tool("uv"), "venv", "--no-project", "--python", sys.executable, folder], name="venv", env=settings)
+    runner.run([*install, "--prerelease", "allow", "--default-index", index, "torch"], name="torch", env=settings)
+    lock = ROOT / "ci" / "requirements.lock"
+    runner.run([*install, "--constraint", lock, *TEST_TOOLS], name="tools", env=settings)
+    return python
+
+
+def changes(before: Mapping[str, Mapping[str, Fare]], now: Mapping[str, Mapping[str, Fare]]) -> Iterator[str]:
+    """Yield what is otherwise than before, for the upstreams that were looked at both times."""
+    for upstream in before.keys() & now.keys():
+        for topic in sorted(before[upstream].keys() | now[upstream].keys()):
+            old, new = before[upstream].get(topic), now[upstream].get(topic)
+            if old is None or new is None:
+                yield f"{topic} on {upstream}: {'new here' if old is None else 'gone'}"
+                continue
+            for what, was, is_now in (("applies", old.applies, new.applies), ("upstream", old.upstream, new.upstream)):
+                if was != is_now:
+                    yield f"{topic} on {upstream}: {what}: {was} → {is_now}"
+
+
+def report(now: Mapping[str, Mapping[str, Fare]], about: Mapping[str, str], changed: list[str] | None) -> str:
+    """Return the report in Markdown.
+
+    Args:
+        now: How each topic fares on each upstream.
+        about: What each upstream is, or why it could not be looked at.
+        changed: What changed; None if nothing is known of a time before.
+    """
+    lines = ["# Drift", ""]
+    if changed is not None:
+        lines += [*(f"- {line}" for line in changed), ""] if changed else ["Nothing changed.", ""]
+    for upstream, said in about.items():
+        lines += [f"## {upstream}", "", said, ""]
+        if upstream not in now:
+            continue
+        lines += ["| topic | applies | upstream already |", "|---|---|---|"]
+        lines += [f"| `{topic}` | {fare.applies} | {fare.upstream} |" for topic, fare in now[upstream].items()]
+        for topic, fare in now[upstream].items():
+            if fare.details:
+                text = fare.details[:_MOST_DETAIL]
+                lines += ["", f"<details><summary>{topic}</summary>", "", "````", text, "````", "", "</details>"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def read(path: Path) -> dict[str, dict[str, Fare]] | None:
+    """Return how topics fared before, if that is known."""
+    if not path.is_file():
+        return None
+    written = json.loads(path.read_text(encoding="utf-8"))
+    return {upstream: {topic: Fare(**fare) for topic, fare in fares.items()} for upstream, fares in written.items()}
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the folder for the report")
+    parser.add_argument("upstreams", nargs="+", metavar="PROJECT=AGAINST", help="such as torch=main")
+    parser.add_argument("--before", type=Path, help="the folder of the last report, if there is one")
+    parser.add_argument(
+        "--wheels", metavar="PROJECT=URL", help="an index with stock wheels of it: run the tests on those"
+    )
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    out.mkdir(parents=True, exist_ok=True)
+    now: dict[str, dict[str, Fare]] = {}
+    about: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+        wheels = dict([arguments.wheels.split("=", 1)] if arguments.wheels else [])
+        pythons = {project: environment_of(index, Path(scratch) / project) for project, index in wheels.items()}
+        for upstream in arguments.upstreams:
+            project, _, against = upstream.partition("=")
+            options = ["--python", str(pythons[project])] if project in pythons else ["--no-tests"]
+            fares, about[upstream] = look(project, against, *options)
+            if fares:
+                now[upstream] = fares
+    before = read(arguments.before / "drift.json") if arguments.before else None
+    changed = None if before is None else sorted(changes(before, now))
+    # An upstream that is out of reach today is held against what was seen of it last.
+    seen = {**(before or {}), **now}
+    plain = {upstream: {topic: vars(fare) for topic, fare in fares.items()} for upstream, fares in seen.items()}
+    (out / "drift.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    text = report(now, about, changed)
+    (out / "report.md").write_text(text, encoding="utf-8")
+    print(text)
+    if now.keys() != about.keys():
+        return NOT_LOOKED_AT
+    return CHANGED if changed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
