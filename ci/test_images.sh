@@ -73,10 +73,12 @@ make_base() {
   if [[ -z $base ]]; then
     base=$work/base.tar
     # As the official slim image: the same suite with its updates, less manuals and translations.
+    # shellcheck disable=SC2016  # it is mmdebstrap's shell that expands $1
     mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include=usr-is-merged \
       --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
       --dpkgopt='path-exclude=/usr/share/doc/*' \
-      --dpkgopt='path-include=/usr/share/doc/*/copyright' bookworm "$base"
+      --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+      --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' bookworm "$base"
   fi
   container=$(buildah from scratch)
   buildah add --quiet "$container" "$base" >/dev/null
