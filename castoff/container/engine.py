@@ -32,8 +32,10 @@ class Engine:
     def build(self, image: Image) -> list[str]:
         """Return the command that builds an image."""
         command = [self.path, "build", "--network", "host", "--file", str(image.context / image.dockerfile)]
-        if self.name != "docker":  # else there is no HEALTHCHECK
-            command += ["--format", "docker"]
+        if self.name != "docker":
+            # Docker's format has HEALTHCHECK. No layers: their cache of steps does not see that a wheel, which a
+            # step gets as a mount, has changed.
+            command += ["--format", "docker", "--layers=false"]
         if image.stage:
             command += ["--target", image.stage]
         for name, path in image.secrets.items():

@@ -135,6 +135,7 @@ podman build
   --network host
   --file /context/x.Dockerfile
   --format docker
+  --layers=false
   --target x
   --secret id=network,src=/s/network
   --build-arg BASE=debian:12
@@ -165,6 +166,7 @@ buildah build
   --network host
   --file /context/x.Dockerfile
   --format docker
+  --layers=false
   --target x
   --secret id=network,src=/s/network
   --build-arg BASE=debian:12
