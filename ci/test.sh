@@ -126,6 +126,7 @@ section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DE
   tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
 section 'torch with its own grad_dtype: the same conformance tests' \
   in_environment oracle tests/torch/test_grad_dtype_conformance.py
+section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
 section 'the TPU compiler: environment' make_compiler
 section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
 section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock

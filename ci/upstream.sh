@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On pin 2.6, whose upstream tree any Debian mirror has: proves the C++ hunks, and runs upstream's own tests on
-# stock and on patched wheels, which must end alike.
+# On pin 2.6, whose upstream tree any Debian mirror has: proves the C++ hunks, runs upstream's own tests on
+# stock and on patched wheels, which must end alike, and stages torch's topics as for a pull request.
 #
 #   ci/upstream.sh STOCK PATCHED WORK [--all]
 #
@@ -23,3 +23,6 @@ rm -rf "$checkout"
   --checkout "$checkout" --outcomes "$outcomes"
 .venv/bin/castoff verify dist/2.6-cpu --upstream-tests --environments "$stock/bin/python" "$patched/bin/python" \
   --checkout "$checkout" --outcomes "$outcomes" "$@"
+# data-setter stands on grad-dtype: a stack of both.
+GIT_AUTHOR_NAME=CI GIT_AUTHOR_EMAIL=ci@localhost .venv/bin/castoff stage data-setter --onto "$checkout" \
+  --python "$patched/bin/python" --stock "$stock/bin/python" --out "$work/staged"
