@@ -3,6 +3,9 @@
 #
 # Makes .venv from ci/requirements.lock, once for each state of that file, and hands over to
 # `castoff build`. PYTHON names the Python to make it with (python3 if not set).
+#
+#   --docker   build in a container instead, with docker, podman or buildah: this machine then needs no compiler
+#              and no newer Python than 3.8. Also: --engine NAME, --base IMAGE.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,6 +17,14 @@ fail() { # exit code, summary, expected, found, next step
   printf 'error    %s\nexpected   %s\n   found   %s\n    next   %s\n' "$2" "$3" "$4" "$5" >&2
   exit "$1"
 }
+
+if [[ " $* " == *" --docker "* ]]; then
+  for argument; do
+    shift
+    [[ $argument == --docker ]] || set -- "$@" "$argument"
+  done
+  PYTHONPATH=$root exec "$python" -m castoff.container build "$@"
+fi
 
 # What .venv has to be made of: the lock file, and the place (its scripts name it).
 wanted=$(cat "$lock" <(echo "$venv") | sha256sum | cut -d' ' -f1)

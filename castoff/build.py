@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.apply import Applied, apply_topics
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.changelog import release_number
 from castoff.compile import Compiler, Overlay, TorchTree, compile_overlay, find_compiler, overlay_name, unpack_torch
 from castoff.console import Console
@@ -34,6 +34,7 @@ from castoff.manifest import (
     write_manifest,
 )
 from castoff.pin import PROJECTS, Pin, load_pin
+from castoff.places import cache_root
 from castoff.repack import PatchedWheel, repack, with_overlay
 from castoff.run import Runner
 from castoff.topics import Topic, load_topics, select

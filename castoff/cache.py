@@ -6,7 +6,6 @@ at once are safe and a killed one leaves nothing that looks finished.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,12 +96,3 @@ class Cache:
                     folder.parent.mkdir(parents=True, exist_ok=True)
                     filled.rename(folder)
         return folder
-
-
-def cache_root() -> Path:
-    """Return the cache's folder: CASTOFF_CACHE, else where XDG puts caches."""
-    own = os.environ.get("CASTOFF_CACHE")
-    if own:
-        return Path(own).absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "castoff"

@@ -143,6 +143,8 @@ def build_command(
 
     The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
     and manifest.json (what went in). It appears whole, or stays as it was.
+
+    In a container, with docker, podman or buildah: ./build.sh --docker and the same options.
     """
     if mode is Mode.SOURCE and (index or not verify_install):
         raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.console import Console
+from castoff.places import cache_root
 from castoff.run import Runner
 
 

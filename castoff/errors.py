@@ -167,6 +167,13 @@ class UpstreamTestsError(CastoffError):
     kind = "upstream-tests"
 
 
+class ContainerError(CastoffError):
+    """A container engine failed, or none is there."""
+
+    exit_code = 30
+    kind = "container"
+
+
 class StageError(CastoffError):
     """A topic cannot become a pull request: a test fails, or a name of castoff is left in it."""
 

@@ -12,8 +12,10 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from castoff.run import Runner
+if TYPE_CHECKING:  # castoff.container has the standard library only
+    from castoff.run import Runner
 
 _SETTING = re.compile(r"(?P<section>[^.\s]+)\.(?P<name>[\w-]+)=(?P<value>.*)")
 _SECTIONS = {"global": 0, "install": 1, ":env:": 2}

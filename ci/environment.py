@@ -4,6 +4,7 @@
     .venv/bin/python ci/environment.py tpu DIR       the same on a TPU host, with libtpu: --dist dist/2.9-tpu
     .venv/bin/python ci/environment.py stock DIR     the upstream releases that they were made from
     .venv/bin/python ci/environment.py oracle DIR    the later torch that has Tensor.grad_dtype itself
+    .venv/bin/python ci/environment.py tools DIR     pytest and the like only, to lend another environment by PYTHONPATH
 
 Another pin's, with --pin 2.6, on the CPython that `castoff build` takes for it.
 Packages come by hard links from uv's cache: an environment costs seconds and hardly any disk. The
@@ -61,6 +62,10 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
     runner.run([uv, "venv", "--no-project", "--python", str(interpreter), folder], name="venv", env=environment)
     listed = folder / "constraints.txt"
     listed.write_text(constraints(unstated), encoding="utf-8")
+    if kind == "tools":
+        beside = [name for name in TOOLS if name != "numpy"]  # which torch_xla requires, so that it is there
+        install(kind, "--constraint", listed, *beside)
+        return
     pinned = ["--constraint", listed, *TOOLS, *unstated]
     if kind == "oracle":
         install("oracle", *pinned, *ORACLE)
@@ -92,7 +97,7 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle"])
+    parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle", "tools"])
     parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
     parser.add_argument("--pin", default=DEFAULT_PIN, help=f"the pin (default: {DEFAULT_PIN})")
     parser.add_argument("--dist", type=Path, help="where the wheels are (default: dist/PIN-cpu)")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.build import ROOT
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.checkout import checkout, topic_commits
 from castoff.compile import find_compiler, overlay_name, version_script
 from castoff.console import Console
@@ -34,6 +34,7 @@ from castoff.context import Context
 from castoff.elf import defined_symbols
 from castoff.errors import CastoffError, CommandError, CompileError, VerifyError
 from castoff.pin import Pin, load_pin
+from castoff.places import cache_root
 from castoff.repository import Repository
 from castoff.run import Runner
 from castoff.topics import Topic, load_topics, select

@@ -15,7 +15,11 @@ mapfile -t cpp < <(find castoff patches -path '*/upstream' -prune -o \( -name '*
 
 mapfile -t scripts < <(find . -path ./.venv -prune -o -path ./.git -prune -o -path ./dist -prune -o -name '*.sh' -print | sort)
 [[ -f .ci/run ]] && scripts+=(.ci/run)
+scripts+=(examples/cluster/slurm.sbatch)
 "$bin/shellcheck" "${scripts[@]}"
+
+"$bin/hadolint" docker/*.Dockerfile
+"$bin/python" ci/check_manifests.py examples/cluster/jobset.yaml
 
 "$bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 "$bin/zizmor" --offline --quiet --no-progress .github/workflows

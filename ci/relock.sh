@@ -3,6 +3,8 @@
 # be installed in. No index is named in them: whoever installs uses their own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
+#   docker/*.lock          what the training image is installed from and with, from the .in beside each
+#   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions
 #   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,8 +17,26 @@ lock() { # input, output, more options
     "$input" --output-file "$output" "$@"
 }
 
+relist() { # list of Debian's packages, a name=version a line
+  local name candidate lines=()
+  while IFS='=' read -r name _; do
+    candidate=$(apt-cache policy "$name" | sed -n 's/^  Candidate: //p')
+    [[ -n $candidate ]] || { echo "expected $name in Debian 12, found nothing; apt-get update?" >&2 && exit 11; }
+    lines+=("$name=$candidate")
+  done <"$1"
+  printf '%s\n' "${lines[@]}" >"$1"
+}
+
 lock ci/requirements.in ci/requirements.lock
 lock ci/models.in ci/models.lock --constraint ci/requirements.lock
+lock docker/tools.in docker/tools.lock
+lock docker/train.in docker/train.lock
+# shellcheck source=/dev/null
+if [[ $(. /etc/os-release && echo "$ID $VERSION_ID") == 'debian 12' ]]; then
+  for list in docker/*.packages; do relist "$list"; done
+else
+  echo "docker/*.packages stay as they are: this is not Debian 12" >&2
+fi
 for pin in pins/*.toml; do
   wanted=$(.venv/bin/python - "$pin" <<'EOF'
 import sys, tomllib

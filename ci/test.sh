@@ -149,6 +149,7 @@ section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
 untested=
 on_2_1=()
 for pin in $pins; do test_pin "$pin"; done
+section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
 section 'the programs in the docs' in_environment patched tests/docs
 section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from castoff.apply import Applied
 from castoff.build import ROOT
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.changelog import release_number
 from castoff.compile import compile_overlay, find_compiler, unpack_torch
 from castoff.console import Console
@@ -25,6 +25,7 @@ from castoff.fetch import BaseWheel, fetch_libtpu, file_sha256
 from castoff.interpreter import find_interpreter
 from castoff.manifest import Build, constraints, install_text, manifest, tree_revision, write_manifest
 from castoff.pin import PROJECTS, Pin, PinnedWheel, load_pin
+from castoff.places import cache_root
 from castoff.repack import repack, with_overlay
 from castoff.repository import Repository
 from castoff.run import Runner

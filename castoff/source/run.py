@@ -13,12 +13,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from castoff.build import Request, plan_build
-from castoff.cache import Cache, cache_root
+from castoff.cache import Cache
 from castoff.console import Advance, Console
 from castoff.context import Context
 from castoff.errors import BuildError, CommandError, MachineError
 from castoff.pin import PROJECTS
 from castoff.pipconfig import current_uv_environment
+from castoff.places import cache_root
 from castoff.run import Runner
 from castoff.source.plan import Job, Step, make_plan
 from castoff.source.preflight import Finding, Machine, check, examine, look, report

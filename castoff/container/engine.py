@@ -1,0 +1,198 @@
+"""Container engines: docker, podman and buildah, by one set of commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from castoff.errors import ContainerError
+
+ENGINES = ("docker", "podman", "buildah")
+"""Those that are known, in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine.
+
+    Attributes:
+        name: One of ENGINES.
+        path: Its program.
+        rootless: Whether root in a container is the calling user outside.
+    """
+
+    name: str
+    path: str
+    rootless: bool
+
+    def build(self, image: Image) -> list[str]:
+        """Return the command that builds an image."""
+        command = [self.path, "build", "--network", "host", "--file", str(image.context / image.dockerfile)]
+        if self.name != "docker":
+            # Docker's format has HEALTHCHECK. No layers: their cache of steps does not see that a wheel, which a
+            # step gets as a mount, has changed.
+            command += ["--format", "docker", "--layers=false"]
+        if image.stage:
+            command += ["--target", image.stage]
+        for name, path in image.secrets.items():
+            command += ["--secret", f"id={name},src={path}"]
+        for name, value in image.arguments.items():
+            command += ["--build-arg", f"{name}={value}"]
+        for name, value in image.labels.items():
+            command += ["--label", f"{name}={value}"]
+        return [*command, "--tag", image.tag, str(image.context)]
+
+    def exists(self, tag: str) -> list[str]:
+        """Return the command that succeeds if there is an image of that name."""
+        if self.name == "buildah":
+            return [self.path, "inspect", "--type", "image", tag]
+        return [self.path, "image", "inspect", tag]
+
+    def run(self, job: Job, container: str) -> list[list[str]]:
+        """Return the commands that run a program in a new container; the last one removes it.
+
+        Args:
+            job: The program.
+            container: A name for the container.
+        """
+        # Where root inside is who calls, that is who has to run; podman can keep the ids as they are.
+        user, group = (0, 0) if self.rootless and self.name != "podman" else job.user
+        options = ["--user", f"{user}:{group}"]
+        options += ["--workingdir" if self.name == "buildah" else "--workdir", str(job.folder)]
+        for outside, mode in job.volumes.items():
+            options += ["--volume", f"{outside}:{outside}:{mode}"]
+        if self.name == "buildah":
+            for name, value in job.variables.items():
+                options += ["--env", f"{name}={value}"]
+            return [
+                [self.path, "from", "--name", container, job.tag],
+                [self.path, "run", "--network", "host", *options, container, "--", *job.command],
+                [self.path, "rm", container],
+            ]
+        # By name only: the values, which may hold a password, come from the environment that the engine is run in.
+        for name in job.variables:
+            options += ["--env", name]
+        if self.name == "podman":
+            # Who calls is the same user inside, and SELinux lets the container at the mounted folders.
+            options += ["--security-opt", "label=disable", *(["--userns", "keep-id"] if self.rootless else [])]
+        run = [self.path, "run", "--name", container, "--network", "host", *options]
+        return [
+            [*run, "--entrypoint", job.command[0], job.tag, *job.command[1:]],
+            [self.path, "rm", "--force", container],
+        ]
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that is to be built.
+
+    Attributes:
+        tag: Its name.
+        context: The folder that the build sees.
+        dockerfile: The Dockerfile in it.
+        stage: The stage to stop at; the last one if empty.
+        secrets: Files that are there for the time of the build, by name.
+        arguments: Build arguments.
+        labels: Labels.
+    """
+
+    tag: str
+    context: Path
+    dockerfile: str
+    stage: str = ""
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program that is to run in a container.
+
+    Attributes:
+        tag: The image.
+        command: The program and its arguments.
+        folder: The folder to run it in.
+        volumes: Folders and files that it sees at the same place as outside, each with "rw" or "ro".
+        variables: Its environment, besides the image's.
+        user: The ids of user and group that it runs as.
+    """
+
+    tag: str
+    command: Sequence[str]
+    folder: Path
+    volumes: Mapping[Path, str]
+    variables: Mapping[str, str]
+    user: tuple[int, int]
+
+
+def find_engine(wanted: str | None = None) -> Engine:
+    """Find an engine that works.
+
+    Args:
+        wanted: Its name; if not given, the first of ENGINES that answers.
+
+    Raises:
+        ContainerError: There is none, or it does not answer.
+    """
+    found: list[str] = []
+    for name in [wanted] if wanted else ENGINES:
+        path = shutil.which(name) if name in ENGINES else None
+        if path is None:
+            found.append(f"{name}: not on PATH" if name in ENGINES else f"{name}: unknown to castoff")
+            continue
+        answer = _ask(name, path)
+        if answer.returncode == 0:
+            return Engine(name, path, _is_rootless(name, answer.stdout))
+        found.append(f"{name}: {(answer.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    raise ContainerError(
+        "no container engine works",
+        expected=" or ".join([wanted] if wanted else ENGINES) + ", which answers",
+        found="\n           ".join(found),
+        next_step="Install one (Debian and Ubuntu: apt-get install podman), start docker's daemon, or build without.",
+    )
+
+
+def _ask(name: str, path: str) -> subprocess.CompletedProcess[str]:
+    command = [path, "info", *(["--format", "{{.SecurityOptions}}"] if name == "docker" else [])]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def _is_rootless(name: str, answer: str) -> bool:
+    """Docker's daemon may be another user's; the others run as who calls them."""
+    return "rootless" in answer if name == "docker" else os.geteuid() != 0
+
+
+def carry_out(command: Sequence[str], variables: Mapping[str, str] | None = None, *, quiet: bool = False) -> int:
+    """Run a command of an engine, its output to standard error, and return its exit status.
+
+    Args:
+        command: The command.
+        variables: What is added to the environment.
+        quiet: Show nothing of its output.
+    """
+    environment: dict[str, str] = {**os.environ, **(variables or {})}
+    out = subprocess.DEVNULL if quiet else None
+    return subprocess.run(
+        command, env=environment, check=False, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+    ).returncode
+
+
+def build_image(engine: Engine, image: Image) -> None:
+    """Build an image.
+
+    Raises:
+        ContainerError: The engine failed.
+    """
+    status = carry_out(engine.build(image), {"DOCKER_BUILDKIT": "1"})  # older dockers' default lacks secrets
+    if status != 0:
+        raise ContainerError(
+            f"{image.tag} could not be built",
+            expected=f"{engine.name} builds {image.dockerfile}",
+            found=f"exit status {status}; its own words are above",
+            next_step="Mend what they name, and run the same command again.",
+        )

@@ -1,0 +1,18 @@
+"""Where castoff keeps things."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_root() -> Path:
+    """Return the cache's folder: CASTOFF_CACHE, else where XDG puts caches."""
+    own = os.environ.get("CASTOFF_CACHE")
+    return Path(own).absolute() if own else xdg_cache() / "castoff"
+
+
+def xdg_cache() -> Path:
+    """Return the folder of the user's caches, castoff's and other programs'."""
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return Path(xdg) if xdg else Path.home() / ".cache"
