@@ -103,6 +103,16 @@ InstallOption = Annotated[
 ]
 
 
+ProgramPythonOption = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
+]
+CallsOption = Annotated[
+    int,
+    typer.Option(
+        min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
+    ),
+]
 PinOption = Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")]
 
 
@@ -381,16 +391,8 @@ def audit_command(
     everything: Annotated[
         bool, typer.Option("--all", help="Show conversions from and to integers, too. They are never counted.")
     ] = False,
-    python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
-    ] = None,
-    calls: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
-        ),
-    ] = 2,
+    python: ProgramPythonOption = None,
+    calls: CallsOption = 2,
     pin: PinOption = "2.9",
     index: IndexOption = None,
     verbose: VerboseOption = False,
@@ -443,16 +445,8 @@ def tpu_compile_command(
     compare: Annotated[
         Wheels | None, typer.Option(help="Also run the function under stock wheels, and show both.")
     ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
-    ] = None,
-    calls: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
-        ),
-    ] = 2,
+    python: ProgramPythonOption = None,
+    calls: CallsOption = 2,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of XLA or libtpu. May be given more than once."),

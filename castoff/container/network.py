@@ -19,7 +19,7 @@ from castoff.pipconfig import pip_settings, uv_environment
 
 SECRETS = Path("/run/secrets")
 _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
-_PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "npm_config_registry")
 _PASSED_ON_PREFIX = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_INSECURE", "UV_HTTP_TIMEOUT")
 _PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "timeout")
 _PLACES = ("index-url", "extra-index-url", "find-links")
