@@ -10,6 +10,8 @@
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=ci/section.sh
+. ci/section.sh
 # Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -45,14 +47,6 @@ if [[ -z $work ]]; then
 fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
-
-section() { # title, command: says what runs and how long it took
-  local start=$SECONDS
-  echo "== $1"
-  shift
-  "$@"
-  echo "   $((SECONDS - start)) s"
-}
 
 environment() { # kind, or kind-pin
   rm -rf "${work:?}/$1"

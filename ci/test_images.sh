@@ -11,6 +11,8 @@
 # image, which a user's engine pulls, is made here from Debian's packages, under the same name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=ci/section.sh
+. ci/section.sh
 unset PYTHONDONTWRITEBYTECODE
 
 PIN=2.9
@@ -36,14 +38,6 @@ cleanup() {
     buildah rmi --all --force >/dev/null 2>&1 || true
     rm -rf "$work"
   fi
-}
-
-section() { # title, command: says what runs and how long it took
-  local start=$SECONDS
-  echo "== $1"
-  shift
-  "$@"
-  echo "   $((SECONDS - start)) s"
 }
 
 install_tools() {
