@@ -26,6 +26,7 @@ from castoff.fetch import fetch_release
 from castoff.pin import PROJECTS, Pin, load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.released import find_release
+from castoff.run import environment_for_tests
 from castoff.tools import tool
 from castoff.topics import Topic, load_topics
 
@@ -375,9 +376,8 @@ def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Conte
     # `--stock` makes each test that shows a difference one that must fail; see tests/conftest.py.
     command: list[str | Path] = ["timeout", str(_SECONDS), python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--stock", f"--junitxml={report}", file]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON", "PYTEST"))}
-    kept["PJRT_DEVICE"] = "CPU"
-    done = context.runner.run(command, name="drift-tests", cwd=root, env=kept, check=False)
+    environment = environment_for_tests() | {"PJRT_DEVICE": "CPU"}
+    done = context.runner.run(command, name="drift-tests", cwd=root, env=environment, check=False)
     if done.returncode not in (0, 1) or not report.is_file():
         errors = [line for line in done.output.splitlines() if line.startswith(("E  ", "ERROR", "INTERNALERROR"))]
         last = errors[0].removeprefix("E ").strip() if errors else f"exit status {done.returncode}"

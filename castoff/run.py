@@ -15,6 +15,9 @@ from castoff.console import Console
 from castoff.errors import CommandError, MachineError
 
 _SHOWN_LINES = 20
+_STEERS_TESTS = ("LD_", "PYTEST", "PYTHON", "PYTORCH_TEST_")
+# Upstream's tests take CI to mean upstream's own: reports by a package of theirs, lists of tests to skip.
+_MEANS_UPSTREAMS_CI = frozenset({"CI", "DISABLED_TESTS_FILE", "SLOW_TESTS_FILE"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,15 @@ class Completed:
     def tail(self) -> str:
         """The last lines of the output: where programs say what went wrong."""
         return "\n".join(self.output.rstrip().splitlines()[-_SHOWN_LINES:]) or "(no output)"
+
+
+def environment_for_tests() -> dict[str, str]:
+    """Return the environment variables less those that would change which tests run, or how, in another Python."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_STEERS_TESTS) and name not in _MEANS_UPSTREAMS_CI
+    }
 
 
 class Runner:

@@ -29,6 +29,7 @@ from castoff.errors import ApplyError, StageError, TopicError
 from castoff.pin import load_pin
 from castoff.pipconfig import current_uv_environment
 from castoff.repository import Repository
+from castoff.run import environment_for_tests
 from castoff.tables import Table
 from castoff.tools import tool
 from castoff.topics import CPP_SUFFIXES, Topic, load_topics
@@ -324,7 +325,6 @@ def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
         python: The interpreter of an environment with torch.
         context: The means.
     """
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON", "PYTEST"))}
     device = {"PJRT_DEVICE": "CPU"} if (tree / "torch_xla").is_dir() else {}
     said = "".join(f"{name}={value} " for name, value in device.items())
     relative = path.removeprefix("test/")
@@ -332,7 +332,7 @@ def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
         ["timeout", _TEST_SECONDS, python, relative],
         name="stage-test",
         cwd=tree / "test",
-        env=kept | device,
+        env=environment_for_tests() | device,
         check=False,
     )
     ran = _RAN.search(done.output)

@@ -22,7 +22,7 @@ from castoff.context import Context
 from castoff.errors import CommandError, FetchError, UpstreamTestsError
 from castoff.fetch import file_sha256
 from castoff.pipconfig import current_uv_environment
-from castoff.run import Runner
+from castoff.run import Runner, environment_for_tests
 from castoff.tools import tool
 
 LOCK = Path(__file__).parent / "upstream_tests.lock"
@@ -208,9 +208,8 @@ class Runs:
             return read_report(report)
 
     def _environment(self, scratch: Path) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON", "PYTEST"))}
         return {
-            **kept,
+            **environment_for_tests(),
             "PYTHONPATH": str(self._tools),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),

@@ -227,6 +227,15 @@ def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout
     assert "3 Python files have the format of the tree's .style.yapf" in text
 
 
+def test_on_a_machine_of_ci_the_tests_run_as_on_any(
+    tree: Tree, topic: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")  # upstream's tests would ask for the packages of upstream's CI
+    test = topic / "upstream/tree/test/test_third.py"
+    test.write_text(TEST.replace("import unittest\n", "import os\nimport unittest\n\nassert 'CI' not in os.environ\n"))
+    assert _stage(tree, checkout)["branch"] == "third"
+
+
 def test_what_fails_is_not_staged(tree: Tree, topic: Path, checkout: Path, tmp_path: Path) -> None:
     test = topic / "upstream/tree/test/test_third.py"
     test.write_text(TEST.replace("third = 30", "third = 31"))

@@ -110,10 +110,10 @@ def test_tests_that_do_not_come_to_their_end(folder: Path, runs: Runs, console: 
     assert "exit status 7" in caught.value.found
 
 
-def test_no_torch_of_another_environment_is_seen(
+def test_what_steers_tests_is_not_seen(
     folder: Path, runs: Runs, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("PYTHONSTARTUP", "PYTEST_ADDOPTS", "LD_PRELOAD_X"):
+    for name in ("PYTHONSTARTUP", "PYTEST_ADDOPTS", "LD_PRELOAD_X", "PYTORCH_TEST_WITH_SLOW", "CI"):
         monkeypatch.setenv(name, "surprise")
     text = "import os\ndef test_it(): assert not [k for k in os.environ if os.environ[k] == 'surprise']\n"
     (folder / "test" / "test_all.py").write_text(text)
