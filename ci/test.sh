@@ -12,6 +12,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=ci/section.sh
 . ci/section.sh
+# shellcheck source=ci/lanes.sh
+. ci/lanes.sh
 # Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -43,10 +45,13 @@ if [[ -z $work ]]; then
   cache=${CASTOFF_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/castoff}
   mkdir -p "$cache"
   work=$(mktemp -d "$cache/test.XXXXXX")
-  trap 'rm -rf "$work"' EXIT
+  trap 'stop_lanes; rm -rf "$work"' EXIT
+else
+  trap stop_lanes EXIT
 fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
+rm -f "$work/untested"
 
 environment() { # kind, or kind-pin
   rm -rf "${work:?}/$1"
@@ -83,12 +88,12 @@ tests_for_a_tpu() { # on a machine that has one, ci/tpu.sh runs them in earnest
   grep -qE 'errors="0" failures="0" skipped="([0-9]+)" tests="\1"' "$report"
 }
 
-test_pin() { # pin. Adds to untested if this machine has no CPython for it.
+test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   local pin=$1 plan status=0 kind
   plan=$(.venv/bin/castoff build --target cpu --pin "$pin" --dry-run 2>&1) || status=$?
   if [[ $status == 19 ]]; then
     printf '== NOT TESTED: pin %s\n%s\n' "$pin" "$plan"
-    untested+=" $pin"
+    echo -n " $pin" >>"$work/untested"
     return
   elif [[ $status != 0 ]]; then
     printf '%s\n' "$plan" >&2
@@ -105,8 +110,38 @@ test_pin() { # pin. Adds to untested if this machine has no CPython for it.
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
-  [[ $pin != 2.1 ]] ||
-    on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
+}
+
+pin_2.9() {
+  section 'castoff audit: patched wheels' in_environment patched tests/audit
+  section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
+  section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
+    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
+  section 'the TPU compiler: environment' make_compiler
+  section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
+  section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
+  section 'wide weight gradients on the TPU compiler' \
+    .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
+    --topology v5e:2x2 --python "$work/patched/bin/python"
+  section 'castoff audit of a step function, beside stock and on the TPU compiler' .venv/bin/castoff audit \
+    bench/tpu_step.py:step --python "$work/patched/bin/python" --stock-python "$work/stock/bin/python" --tpu v5e:2x2 \
+    --max-casts 0
+  section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
+  section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
+  section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
+  section 'the programs in the docs' in_environment patched tests/docs
+  section 'the cost of unused topics' \
+    .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'the cost of exact-casts and native-mul' \
+    .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'the cost and the accuracy of wide-weight-grad' \
+    .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+}
+
+other_pins() {
+  for pin in $pins; do test_pin "$pin"; done
 }
 
 section 'lint' ci/lint.sh
@@ -122,40 +157,16 @@ section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DE
   tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
 section 'torch with its own grad_dtype: the same conformance tests' \
   in_environment oracle tests/torch/test_grad_dtype_conformance.py
-section 'castoff audit: patched wheels' in_environment patched tests/audit
-section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
-section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
-  --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
-section 'the TPU compiler: environment' make_compiler
-section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
-section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
-section 'wide weight gradients on the TPU compiler' \
-  .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
-  --topology v5e:2x2 --python "$work/patched/bin/python"
-section 'castoff audit of a step function, beside stock and on the TPU compiler' .venv/bin/castoff audit \
-  bench/tpu_step.py:step --python "$work/patched/bin/python" --stock-python "$work/stock/bin/python" --tpu v5e:2x2 \
-  --max-casts 0
-section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
-section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
-
-untested=
+# Much of it takes one core, and the lanes share nothing.
+lanes pin_2.9 other_pins
 on_2_1=()
-for pin in $pins; do test_pin "$pin"; done
-section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
-section 'the programs in the docs' in_environment patched tests/docs
+[[ ! -d $work/patched-2.1 ]] ||
+  on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
 section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \
   --patched "$work/patched/bin/python" "${on_2_1[@]}"
-section 'the cost of unused topics' \
-  .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-section 'the cost of exact-casts and native-mul' \
-  .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-section 'the cost and the accuracy of wide-weight-grad' \
-  .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-if [[ -n $untested ]]; then
-  echo "NOT TESTED: pin$untested, for want of a CPython. All the rest is well, in $SECONDS s"
+if [[ -s $work/untested ]]; then
+  echo "NOT TESTED: pin$(<"$work/untested"), for want of a CPython. All the rest is well, in $SECONDS s"
 else
   echo "all is well, in $SECONDS s"
 fi
