@@ -117,7 +117,7 @@ class Console:
             print(text, file=self._out, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], below: str, data: dict[str, object]) -> None:
-        """Give a table as the result.
+        """Give a table as the result; one of no rows is not shown, and what is below it is.
 
         Args:
             columns: The columns' titles.
@@ -125,6 +125,9 @@ class Console:
             below: What is to be read under the table.
             data: The same for a program.
         """
+        if not rows:
+            self.result(below, data)
+            return
         if self._json or not self._out.isatty():
             widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
             lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (columns, *rows)]

@@ -1,5 +1,6 @@
 """Audits from graphs that are written down here: what is found in them, counted, checked and shown."""
 
+import io
 import json
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from castoff.audit.casts import Cast, Frame, Record, Step, casts_of
 from castoff.audit.graph import Graph, record_of
 from castoff.audit.program import check_kinds, converts_by_origin, parse_request
 from castoff.audit.report import COLUMNS, Report, compared, summary
+from castoff.audit.show import Files, show
+from castoff.console import Console
 from castoff.errors import AuditError
 from castoff.tpu.client import Compiled
 
@@ -246,6 +249,12 @@ ENTRY %main (a: bf16[4,8]) -> f32[4,8] {
         assert lines[0] == "5 casts, 1,536 bytes moved by them in one step"
         assert "  by phase:      forward 2, backward 1, optimizer 1, unknown 1" in lines
         assert lines[-1] == "  and 1 conversions from or to integers"
+
+    def test_without_a_cast_there_is_no_table(self, report: Report) -> None:
+        out = io.StringIO()
+        none = replace(report, casts=())
+        show("a.py:f", {"here": none}, 0, (), files=Files(None, None), everything=False, console=Console(out=out))
+        assert out.getvalue() == "0 casts, 0 bytes moved by them in one step\n"
 
     def test_side_by_side(self, report: Report) -> None:
         rows = {row[0]: row[1:] for row in compared({"here": replace(report, casts=()), "stock": report})}
