@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from before_after import replaced
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(__file__).with_name("audited_models.py")
@@ -95,8 +96,7 @@ def main(
         print(new)
         return
     old = DOCUMENT.read_text()
-    head, rest = old.split(BEGIN)
-    text = head + new + rest.split(END)[1]
+    text = replaced(old, BEGIN, END, new)
     if write:
         DOCUMENT.write_text(text)
     elif old != text:

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from castoff.errors import CastoffError
+from castoff.text_table import text_table
 
 Advance = Callable[[int, int], None]
 """Told ``(done, total)`` as bytes go by."""
@@ -129,9 +130,7 @@ class Console:
             self.result(below, data)
             return
         if self._json or not self._out.isatty():
-            widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-            lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (columns, *rows)]
-            self.result("\n".join([*lines, "", below]).rstrip(), data)
+            self.result(f"{text_table(columns, rows)}\n\n{below}".rstrip(), data)
             return
         table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
         for row in rows:

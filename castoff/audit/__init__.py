@@ -3,8 +3,8 @@
 ``audit(fn, *args)`` runs a step on CPU-XLA, or any XLA device, in the user's own environment; ``castoff audit
 train.py:step`` does so from the command line. There ``watch`` sees each operation and keeps the graphs;
 ``graph`` finds the conversions in them, ``casts`` says of each where, why and what to do, ``report`` counts,
-checks and writes. ``meta`` needs no device. Only ``watch``, ``modules``, ``meta`` and ``worker`` import
-torch, and nothing but torch: ``program`` and ``page`` are the command line's side of it.
+checks and writes. ``meta`` needs no device. Only ``watch``, ``operations``, ``modules`` and ``meta``
+import torch: ``program``, ``show`` and ``page`` are the command line's side of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
         kept = fn(*args, **kwargs)
         torch_xla.sync()
         del kept
-    with Watch(stablehlo=stablehlo) as watch:
+    watch = Watch(stablehlo=stablehlo)
+    with watch.watching():
         kept = fn(*args, **kwargs)  # what it returns is alive at the sync, as in a loop
         watch.capture(result=kept)
     del kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -220,7 +221,7 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
         bytes=conversion.bytes,
         floating=conversion.floating,
         phase=record.phase if record else UNKNOWN,
-        module=_module(record, origin),
+        module=module_of(record, records) if record else "",
         op=_op(record),
         place=stack[0] if stack else None,
         program=next((frame for frame in stack if not _installed(frame)), None),
@@ -233,9 +234,9 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
     )
 
 
-def _module(record: Record | None, origin: Record | None) -> str:
-    if record is None:
-        return ""
+def module_of(record: Record, records: Mapping[int, Record]) -> str:
+    """Return the path of the module that an operation, or the one that it is the derivative of, ran in."""
+    origin = records.get(record.origin or 0)
     return record.module or (origin.module if origin else "")
 
 
@@ -377,8 +378,5 @@ def _remedy(case: _Case) -> tuple[str | None, str]:
 
 def counted(casts: Sequence[Cast], attribute: str) -> dict[str, int]:
     """Return how many casts there are by an attribute of theirs, the most first."""
-    counts: dict[str, int] = {}
-    for cast in casts:
-        value = str(getattr(cast, attribute))
-        counts[value] = counts.get(value, 0) + 1
+    counts = Counter(str(getattr(cast, attribute)) for cast in casts)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

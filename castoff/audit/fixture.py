@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from castoff.audit import audit
-from castoff.audit.report import COLUMNS, Report, summary, text_table
+from castoff.audit.report import COLUMNS, Report, summary
+from castoff.text_table import text_table
 
 
 @pytest.fixture

@@ -154,6 +154,19 @@ def record_of(scope: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def exactness_of(before: str | None, source: str, target: str) -> str:
+    """Return which of EXACTNESS a conversion is.
+
+    Args:
+        before: The dtype that its operand was converted from; None if it was not.
+        source: The dtype that it converts from.
+        target: The dtype that it converts to.
+    """
+    if before == target:
+        return EXACT_ROUND_TRIP if is_exact(before, source) else LOSSY_ROUND_TRIP
+    return EXACT_WIDENING if is_exact(source, target) else LOSSY_NARROWING
+
+
 def read_ir(lines: tuple[str, ...]) -> Iterator[Node]:
     """Read the nodes of IR text."""
     for number, line in enumerate(lines):
@@ -207,6 +220,7 @@ class _Conversions:
         assert match is not None
         behind = self._behind(convert)
         source = self._instructions[convert.operands[0]].dtype
+        before = self._instructions[behind.operands[0]].dtype if behind.op == "convert" else None
         return Conversion(
             node=node,
             record=record_of(convert.op_name),
@@ -215,7 +229,7 @@ class _Conversions:
             source=source,
             target=convert.dtype,
             shape=tuple(int(size.lstrip("<=")) for size in match[2].split(",") if size),
-            exactness=self._exactness(source, convert.dtype, behind),
+            exactness=exactness_of(before, source, convert.dtype),
             of_product=behind.op in _PRODUCTS and is_exact(source, convert.dtype),
             of_input=behind.op == "parameter",
             into_product=self._feeds_product(convert),
@@ -227,13 +241,6 @@ class _Conversions:
         while _is_view(inner):
             inner = self._instructions[inner.operands[0]]
         return inner
-
-    def _exactness(self, source: str, target: str, behind: Instruction) -> str:
-        if behind.op == "convert":
-            before = self._instructions[behind.operands[0]].dtype
-            if before == target:
-                return EXACT_ROUND_TRIP if is_exact(before, source) else LOSSY_ROUND_TRIP
-        return EXACT_WIDENING if is_exact(source, target) else LOSSY_NARROWING
 
     def _feeds_product(self, convert: Instruction) -> bool:
         queue, seen = [convert.name], {convert.name}

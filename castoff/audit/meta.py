@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from castoff.audit.casts import BACKWARD, FORWARD, Cast, Record, cast_of
+from castoff.audit.casts import BACKWARD, FORWARD, Cast, Record, cast_of, module_of
 from castoff.audit.dtypes import is_exact, is_float
-from castoff.audit.graph import EXACT_ROUND_TRIP, EXACT_WIDENING, LOSSY_NARROWING, LOSSY_ROUND_TRIP, Conversion
+from castoff.audit.graph import Conversion, exactness_of
 from castoff.audit.operations import Operations, tensors
 from castoff.audit.report import totals_of, versions
 
@@ -63,7 +63,7 @@ def audit_meta(load: Callable[[], Callable[[], object]]) -> dict[str, Any]:
         step = load()
         watch = _MetaWatch()
         start = time.perf_counter()
-        with watch.operations:
+        with watch.operations.noted():
             kept = step()
         seconds = time.perf_counter() - start
         del kept
@@ -72,7 +72,7 @@ def audit_meta(load: Callable[[], Callable[[], object]]) -> dict[str, Any]:
 
 def _load_torch() -> None:
     """Have torch import what it imports at the first operation of a kind, so that it is not part of the time."""
-    with _MetaWatch().operations:
+    with _MetaWatch().operations.noted():
         x = torch.empty(2, 3, 4, 4, requires_grad=True)
         y = torch.nn.functional.conv2d(x, torch.empty(4, 3, 1, 1)).flatten(2)
         y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(y, (16,))).bfloat16()
@@ -103,9 +103,10 @@ class _MetaWatch:
         for number, flops in self._flops.items():
             phase = records[number].phase
             phases[phase] = phases.get(phase, 0) + flops
-            modules[_module(records[number], records)] += flops
+            modules[module_of(records[number], records)] += flops
         flow = Counter(
-            (_module(records[number], records), records[number].phase, *dtypes) for number, dtypes in self._flow.items()
+            (module_of(records[number], records), records[number].phase, *dtypes)
+            for number, dtypes in self._flow.items()
         )
         return {
             "format": FORMAT,
@@ -174,10 +175,6 @@ class _MetaWatch:
     def _convert(self, record: Record, tensor: torch.Tensor, target: str) -> None:
         source = _name(tensor)
         kind, before = self._made.get(tensor.untyped_storage()._cdata, ("", ""))
-        exact = is_exact(source, target)
-        exactness = EXACT_WIDENING if exact else LOSSY_NARROWING
-        if kind == "cast" and before == target:
-            exactness = EXACT_ROUND_TRIP if is_exact(before, source) else LOSSY_ROUND_TRIP
         self._conversions.append(
             Conversion(
                 node=None,
@@ -187,8 +184,8 @@ class _MetaWatch:
                 source=source,
                 target=target,
                 shape=tuple(tensor.shape),
-                exactness=exactness,
-                of_product=kind == "product" and exact,
+                exactness=exactness_of(before if kind == "cast" else None, source, target),
+                of_product=kind == "product" and is_exact(source, target),
                 of_input=tensor.is_leaf,
                 into_product=False,
             )
@@ -262,12 +259,6 @@ def _name(tensor: torch.Tensor) -> str:
     return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.").replace("float8_", "f8").replace(
         "_", ""
     )
-
-
-def _module(record: Record, records: Mapping[int, Record]) -> str:
-    """Return the path of the module that an operation, or the one that it is the derivative of, ran in."""
-    origin = records.get(record.origin or 0)
-    return record.module or (origin.module if origin else "")
 
 
 def _without_topics_of_xla(cast: Cast) -> Cast:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 
 class ModulePaths:
-    """Knows the path of the innermost module whose forward runs; use it as a context manager.
+    """Knows the path of the innermost module whose forward runs, within ``followed``.
 
     A module that is called outside any other is a root, named by its class; those within it have their
     names below it, as in ``named_modules``.
@@ -24,20 +23,15 @@ class ModulePaths:
         self._roots: list[Any] = []  # their modules' ids are keys: they must stay
         self._parameters: dict[int, tuple[Callable[[], Any], str]] = {}
         self._here = threading.local()
-        self._exits = contextlib.ExitStack()
 
-    def __enter__(self) -> ModulePaths:  # noqa: PYI034 - typing.Self is of Python 3.11
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow the modules that run; once."""
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._begin)
         after = hooks.register_module_forward_hook(self._end, always_call=True)
-        self._exits.callback(before.remove)
-        self._exits.callback(after.remove)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exits.__exit__(kind, error, trace)
+        with before, after:
+            yield
 
     def current(self) -> str:
         """Return the path of the innermost module that runs in this thread; "" outside modules."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Operations:
-    """Notes the operations that run while it is active; use it as a context manager, once.
+    """Notes the operations that run within ``noted``.
 
     Args:
         handler: Runs each.
@@ -43,27 +43,22 @@ class Operations:
         self._nodes = _Nodes()
         self._optimizers: list[str] = []
         self._after_backward = False
-        self._exits = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._copies: dict[int, tuple[Any, ...]] = {}
         self._casts: list[Any] | None = None
 
-    def __enter__(self) -> Operations:  # noqa: PYI034 - typing.Self is of Python 3.11
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._paths)
-            stack.enter_context(self._optimizer_hooks())
-            record_casts = getattr(torch.autograd.graph, "record_implicit_casts", None)
-            if record_casts is not None:
-                self._casts = stack.enter_context(record_casts())
-            stack.enter_context(self._functions)
-            stack.enter_context(_Dispatches(self._dispatch))
-            self._exits = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exits.__exit__(kind, error, trace)
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the operations that run; once."""
+        record_casts = getattr(torch.autograd.graph, "record_implicit_casts", contextlib.nullcontext)
+        with (
+            self._paths.followed(),
+            self._optimizer_hooks(),
+            record_casts() as self._casts,
+            self._functions,
+            _Dispatches(self._dispatch),
+        ):
+            yield
 
     def records(self) -> dict[int, Record]:
         """Return the operations by number."""

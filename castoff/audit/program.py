@@ -20,7 +20,7 @@ from castoff.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment
 from castoff.tpu.hlo import parse
-from castoff.tpu.program import packages_of, parse_target
+from castoff.tpu.program import fault_of, packages_of, parse_target
 
 
 @dataclass(frozen=True)
@@ -163,17 +163,7 @@ def _run(
         if completed.returncode == 0:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found
-        try:
-            answer = json.loads(completed.output.splitlines()[-1])
-        except (IndexError, ValueError):
-            answer = {}
-        if completed.returncode != worker.BAD_PROGRAM or not isinstance(answer, dict) or "found" not in answer:
-            answer = {
-                "expected": "the program runs to its end",
-                "found": f"exit status {completed.returncode}; it ended with\n{completed.tail}",
-                "next_step": f"Read the whole log: {completed.log}",
-            }
-        raise AuditError(f"{request.program.name} cannot be audited", **answer)
+        raise fault_of(completed, AuditError, f"{request.program.name} cannot be audited")
 
 
 def _on_tpu(report: Report, request: Request, compiler: TpuCompiler, context: Context) -> Report:

@@ -183,9 +183,3 @@ def compared(reports: Mapping[str, Report]) -> list[list[str]]:
         rows += [[f"  {name}: {key}", *(str(total[f"by_{name}"].get(key, 0)) for total in totals)] for key in keys]
     rows.append(["bytes moved by casts", *(f"{total['bytes']:,}" for total in totals)])
     return rows
-
-
-def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as plain text."""
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (columns, *rows))

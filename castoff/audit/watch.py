@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ _SYNCS = ("_xla_step_marker", "_xla_sync_multi")
 
 
 class Watch:
-    """Records what runs while it is active; use it as a context manager, once.
+    """Records what runs within ``watching``.
 
     The tensors that are pending when it begins count as inputs only if they were synced before:
     ``torch_xla.sync()`` first.
@@ -40,20 +39,12 @@ class Watch:
         self._operations = Operations(self._run)
         self._live: dict[int, Callable[[], torch.Tensor | None]] = {}
         self._leaves: dict[int, Callable[[], torch.Tensor | None]] = {}
-        self._exits = contextlib.ExitStack()
 
-    def __enter__(self) -> Watch:  # noqa: PYI034 - typing.Self is of Python 3.11
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_ir_debug())
-            stack.enter_context(self._sync_hooks())
-            stack.enter_context(self._operations)
-            self._exits = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exits.__exit__(kind, error, trace)
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record what runs; once."""
+        with _ir_debug(), self._sync_hooks(), self._operations.noted():
+            yield
 
     def capture(
         self, reason: str = "end of the step", of: list[torch.Tensor] | None = None, result: object = None

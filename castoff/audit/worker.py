@@ -16,9 +16,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-BAD_PROGRAM = 3
-"""The exit status when the program is at fault, or the environment."""
-
 
 def main() -> int:
     """Run the script."""
@@ -29,17 +26,19 @@ def main() -> int:
     # Packages of the user's environment, for one that has torch and torch_xla only; and castoff itself.
     more = [path for path in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if path]
     sys.path += [*more, str(Path(__file__).parents[2])]
+    from castoff.tpu.trace import fault
+
     needed = "torch" if kind == "meta" else "torch_xla"
     try:
         importlib.import_module(needed)
     except ImportError as error:
-        return _fault(f"{needed} can be imported", str(error), "Name an environment that has it with --python.")
+        return fault(f"{needed} can be imported", str(error), "Name an environment that has it with --python.")
     try:
         found = _on_meta(program, function) if kind == "meta" else _on_xla(program, function, int(calls), kind)
     except Exception as error:  # noqa: BLE001 - whatever a user's program raises
         traceback.print_exc()
         where = "on the CPU" if kind != "meta" else "with torch's default device set to meta"
-        return _fault(
+        return fault(
             f"{function}() of {program} runs", f"{type(error).__name__}: {error}", f"Mend it; it runs {where}."
         )
     Path(report).write_text(json.dumps(found), encoding="utf-8")
@@ -61,11 +60,6 @@ def _on_meta(program: str, function: str) -> dict[str, object]:
         return function_of(program, function)
 
     return audit_meta(step)
-
-
-def _fault(expected: str, found: str, next_step: str) -> int:
-    print("\n" + json.dumps({"expected": expected, "found": found, "next_step": next_step}))
-    return BAD_PROGRAM
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from castoff.context import Context
 from castoff.errors import CastoffError, TpuError
 from castoff.interpreter import Interpreter, active_python, find_interpreter
 from castoff.pin import Pin
+from castoff.run import Completed
 from castoff.tpu import trace
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment
@@ -232,16 +234,9 @@ def _trace(
             str(request.calls),
         ]
         completed = context.runner.run(command, name="trace", env=environment, check=False)
-        try:
-            answer = json.loads(completed.output.splitlines()[-1])
-        except (IndexError, ValueError):
-            answer = {
-                "expected": "the program runs to its end",
-                "found": f"exit status {completed.returncode}; it ended with\n{completed.tail}",
-                "next_step": f"Read the whole log: {completed.log}",
-            }
         if completed.returncode != 0:
-            raise TpuError(f"{request.program.name} cannot be traced", **answer)
+            raise fault_of(completed, TpuError, f"{request.program.name} cannot be traced")
+        answer = json.loads(completed.output.splitlines()[-1])
         written = graphs.with_name("graphs.0")
         data = written.read_bytes() if written.exists() else b""
         found = trace.read_graphs(data[answer["start"] : answer["end"]].decode())
@@ -253,6 +248,28 @@ def _trace(
             next_step="Move its model and inputs to torch_xla.device().",
         )
     return answer, found
+
+
+def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> CastoffError:
+    """Return the error that a script ended with that runs a user's program.
+
+    Args:
+        completed: The script, which failed; see ``castoff.tpu.trace.fault``.
+        error: The class of the error.
+        summary: What could not be done.
+    """
+    lines = completed.output.splitlines()
+    if completed.returncode == trace.BAD_PROGRAM and lines:
+        with suppress(ValueError):
+            answer = json.loads(lines[-1])
+            if isinstance(answer, dict) and answer.keys() == {"expected", "found", "next_step"}:
+                return error(summary, **answer)
+    return error(
+        summary,
+        expected="the program runs to its end",
+        found=f"exit status {completed.returncode}; it ended with\n{completed.tail}",
+        next_step=f"Read the whole log: {completed.log}",
+    )
 
 
 def counted(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:

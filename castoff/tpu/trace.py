@@ -29,7 +29,7 @@ _FRAME = re.compile(r"^\s*(\S+) \((.*):(\d+)\)$", re.MULTILINE)
 _CAST = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx?]*x)?(\w+)>\) -> tensor<(?:[\dx?]*x)?(\w+)>")
 
 BAD_PROGRAM = 3
-"""The exit status of the script when the program is at fault, or the environment; the last line says how."""
+"""The exit status of a script when the program is at fault, or the environment; the last line says how."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def main() -> int:
     try:
         import torch_xla
     except ImportError as error:
-        return _fault("torch_xla can be imported", str(error), "Name an environment that has it with --python.")
+        return fault("torch_xla can be imported", str(error), "Name an environment that has it with --python.")
     try:
         call = function_of(program, function)
         torch_xla.sync()
@@ -110,7 +110,7 @@ def main() -> int:
             end = _size()
     except Exception as error:  # noqa: BLE001 - whatever a user's program raises
         traceback.print_exc()
-        return _fault(
+        return fault(
             f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Mend it; it runs on the CPU."
         )
     print("\n" + json.dumps({"start": start, "end": end, "partitions": partitions(), **_versions()}))
@@ -156,7 +156,8 @@ def _versions() -> dict[str, str]:
     return {"torch": torch.__version__, "torch_xla": torch_xla.__version__}
 
 
-def _fault(expected: str, found: str, next_step: str) -> int:
+def fault(expected: str, found: str, next_step: str) -> int:
+    """Print what is wrong with the program or its environment as JSON; return the exit status that says so."""
     print("\n" + json.dumps({"expected": expected, "found": found, "next_step": next_step}))
     return BAD_PROGRAM
 
