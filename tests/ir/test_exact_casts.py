@@ -408,7 +408,7 @@ def test_disabled():
 SELF_TEST = """
 import torch, torch_xla, torch_xla.debug.metrics as met
 x = torch.ones(4, 6, dtype=torch.bfloat16, device=torch_xla.device())
-torch_xla.sync()
+torch_xla.sync(wait=True)  # its execution is counted when it ends
 torch_xla.manual_seed(7)
 pending = torch.randn(3, device=torch_xla.device())
 before = torch_xla._XLAC._get_xla_tensors_text([pending]), torch_xla._XLAC._xla_get_rng_seed()
