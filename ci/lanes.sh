@@ -29,8 +29,15 @@ lanes() { # functions: runs them at once, the name before each line; the first t
 }
 
 stop_lanes() { # for a trap: when it returns they have ended
-  local lane
-  for lane in "${started_lanes[@]}"; do kill -INT -- "-$lane" 2>/dev/null || true; done
+  local lane signal
+  # INT lets Python clean up, but is ignored by whatever a script has started with `&`.
+  for signal in INT TERM; do
+    for lane in "${started_lanes[@]}"; do kill -"$signal" -- "-$lane" 2>/dev/null || true; done
+    for _ in {1..20}; do
+      [[ -n $(jobs -rp) ]] || break
+      sleep 0.5
+    done
+  done
   wait
   started_lanes=()
 }
