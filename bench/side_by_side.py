@@ -11,11 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+PATCHES = Path(__file__).resolve().parent.parent / "patches"
 
-def run(python: Path, program: Path, *arguments: str, under: Sequence[str] = ()) -> dict[str, Any]:
-    """The JSON that `program` prints as its last line; `under` is the command that starts Python, if any."""
+
+def disabled_but(*topics: str) -> str:
+    """What CASTOFF_DISABLE has to be for these topics alone to be in force."""
+    known = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")} - {"kill-switch"}
+    return ",".join(sorted(known - set(topics)))
+
+
+def run(python: Path, program: Path, *arguments: str, under: Sequence[str] = (), **environment: str) -> dict[str, Any]:
+    """The JSON that `program` prints as its last line.
+
+    `under` is the command that starts Python, if any; `environment` is set besides this process's own.
+    """
     # Timer starts "python"; a fixed hash seed makes counts repeat.
-    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONHASHSEED": "0"}
+    always = {"PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, **always, **environment}
     command = [*under, str(python), str(program), *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -59,12 +59,12 @@ def accuracy() -> dict[str, float]:
 
 
 def measured(function: Callable[[], object]) -> None:
-    """Dump what callgrind counts of `ROUNDS` calls, after one that fills caches."""
+    """Dump what callgrind counts of each of `ROUNDS` calls, after one that fills caches."""
     function()
-    torch._C._valgrind_toggle()
     for _ in range(ROUNDS):
+        torch._C._valgrind_toggle()
         function()
-    torch._C._valgrind_toggle_and_dump_stats()
+        torch._C._valgrind_toggle_and_dump_stats()
 
 
 def instructions() -> dict[str, int]:
