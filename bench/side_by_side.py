@@ -11,14 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PATCHES = Path(__file__).resolve().parent.parent / "patches"
-
-
-def disabled_but(*topics: str) -> str:
-    """What CASTOFF_DISABLE has to be for these topics alone to be in force."""
-    known = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")} - {"kill-switch"}
-    return ",".join(sorted(known - set(topics)))
-
 
 def run(python: Path, program: Path, *arguments: str, under: Sequence[str] = (), **environment: str) -> dict[str, Any]:
     """The JSON that `program` prints as its last line.

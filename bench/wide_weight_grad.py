@@ -1,10 +1,9 @@
 """What float32 gradients of bfloat16 weights are worth, and what they cost.
 
 Runs wide_gradients.py in an environment with stock wheels and in one with patched wheels: the relative
-error of a weight's gradient after 64 micro-batches, and under callgrind, with no topics but wide-weight-grad
-and what it stands on, the instructions of tracing a matrix product and a training step of weights without a
-grad_dtype, and a step of which every weight is wide: the median of many calls. Exit status 1 if a limit is
-exceeded. Needs valgrind. Takes a few minutes.
+error of a weight's gradient after 64 micro-batches, and under callgrind the instructions of tracing a
+matrix product and a training step of weights without a grad_dtype, and a step of which every weight is
+wide: the median of some calls. Exit status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import disabled_but, need_valgrind, run, run_all
+from side_by_side import need_valgrind, run, run_all
 
 PROGRAM = Path(__file__).with_name("wide_gradients.py")
-TOPICS = ("data-setter", "grad-dtype", "matmul-out-dtype", "out-dtype-op", "wide-weight-grad")
 MAX_ERROR = 1e-6
 
 
@@ -55,8 +53,7 @@ def instructions(python: Path) -> list[float]:
         under = ["valgrind", "--tool=callgrind", *options]
         # With malloc's usual lists, the work of merging free blocks differs by 1 % from one run to the next.
         allocator = "glibc.malloc.tcache_count=60000"
-        environment = {"CASTOFF_DISABLE": disabled_but(*TOPICS), "GLIBC_TUNABLES": allocator}
-        rounds = run(python, PROGRAM, "instructions", under=under, **environment)["rounds"]
+        rounds = run(python, PROGRAM, "instructions", under=under, GLIBC_TUNABLES=allocator)["rounds"]
         dumps = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
         totals = [re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE) for path in dumps]
     counts = [int(total[1]) for total in totals if total is not None]
