@@ -1,7 +1,7 @@
 // A cast back to the dtype that a tensor was exactly widened from gives the value before the
 // widening.
 //
-// The kernels here stand before torch_xla's own for casts and copies. They look at the IR that
+// The kernels here override torch_xla's own for casts and copies. They look at the IR that
 // these left: where it is cast(views(cast(x))), every value of x is a value of the types between,
 // and the outer cast leads back to x's type, it becomes views(x). IR is never changed, only made
 // anew, so that what was written in place meanwhile stands between the casts as a node of its own.
@@ -84,7 +84,7 @@ Values values_of(ElementType type) {
 // Whether `wide` is another type than `narrow` and has all of its values. A kind is equal to itself
 // or, of integers, part of the next; floats have no integer of 2**bound, which the extremes of
 // signed integers are: hence the strict comparison.
-bool widens(ElementType narrow, ElementType wide) {
+bool is_exact_widening(ElementType narrow, ElementType wide) {
   const Values n = values_of(narrow), w = values_of(wide);
   if (narrow == wide || n.kind == Kind::kOther || w.precision < n.precision) return false;
   switch (w.kind) {
@@ -172,7 +172,7 @@ size_t round_trip(const Chain& chain, const at::Tensor& like, bool spmd) {
     if (is_cast(output) && type == ElementType::kUnknown) {
       type = lazy_ir::element_type(output);
     } else if (is_cast(output)) {
-      if (!widens(type, lazy_ir::element_type(output))) break;
+      if (!is_exact_widening(type, lazy_ir::element_type(output))) break;
       if (lazy_ir::element_type(output.node->operand(0)) == type) found = i + 1;
     }
     if (lazy_ir::is_annotated(*output.node, like, spmd)) break;
@@ -218,15 +218,15 @@ void fold(const at::Tensor& out) {
 
 // ---- the kernels
 
-class FoldAfter final : public Before {
+class FoldAfter final : public OverrideKernel {
  public:
   FoldAfter(const OperatorHandle& op, DispatchKey key, int source)
-      : Before(op, key), arguments_(op.schema().arguments().size()), source_(source) {}
+      : OverrideKernel(op, key), arguments_(op.schema().arguments().size()), source_(source) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
     const c10::IValue& source = (*stack)[stack->size() - arguments_ + source_];
     const caffe2::TypeMeta from = source.toTensor().dtype();
-    previous(op, keys, stack);
+    call_overridden(op, keys, stack);
     const at::Tensor& out = stack->back().toTensor();
     if (out.dtype() != from) fold(out);
   }
@@ -240,8 +240,8 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   const std::pair<const char*, int> sources[] = {{"_to_copy", 0}, {"_copy_from", 0}, {"copy", 1}};
   for (const auto& [name, source] : sources) {
-    stand_before<FoldAfter>(xla, DispatchKey::XLA, (std::string("aten::") + name).c_str(), "",
-                            source);
+    override_kernel<FoldAfter>(xla, DispatchKey::XLA, (std::string("aten::") + name).c_str(), "",
+                               source);
   }
 }
 

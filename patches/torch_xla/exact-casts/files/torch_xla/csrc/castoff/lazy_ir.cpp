@@ -3,7 +3,6 @@
 
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 
-#include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/permute_copy_ops.h>
 #include <ATen/ops/view_copy_ops.h>
@@ -358,11 +357,6 @@ Data* data_of(const at::Tensor& tensor) {
   if (!module().contains(vtable(impl))) return nullptr;
   const auto& lazy = static_cast<const TensorImplLayout*>(impl)->tensor;
   return lazy == nullptr ? nullptr : lazy->data().get();
-}
-
-at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype) {
-  return at::_ops::_to_copy::redispatch(kXla, tensor, dtype, std::nullopt, std::nullopt,
-                                        std::nullopt, false, std::nullopt);
 }
 
 Value operand(const Node& node, size_t i) {

@@ -58,9 +58,6 @@ bool ready(const at::Tensor& tensor);
 // ir_value may be replaced by that of an equal value.
 Data* data_of(const at::Tensor& tensor);
 
-// torch_xla's cast of a tensor of its own.
-at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype);
-
 // A node's i-th operand, as a value that owns it.
 Value operand(const Node& node, size_t i);
 

@@ -1,13 +1,16 @@
-// What the topics of torch_xla share: kernels that stand before the one that was there.
+// What the topics of torch_xla share: kernels that override the present one of an operator, and can
+// hand a call on to it.
 //
-// Such a kernel is boxed, as the dispatcher hands out the kernel that was there before in boxed
-// form. Every registration lasts as long as the process does.
+// The overridden kernel is called in boxed form, which all releases of torch have of every kernel.
+// Every registration lasts as long as the process does.
 
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/impl/boxing.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/detach_copy_ops.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -16,6 +19,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+
+#include "torch_xla/csrc/castoff/kernel_versions.h"
 
 namespace castoff {
 
@@ -39,21 +44,16 @@ inline at::ScalarType held_dtype(const at::Tensor& t) {
   return held(t).scalar_type();
 }
 
-// A kernel that can hand its call on to the one that was there before.
-class Before : public c10::OperatorKernel {
- public:
-  Before(const c10::OperatorHandle& op, c10::DispatchKey key)
-      : previous_(op.getComputedKernelForDispatchKey(key)) {}
+// bfloat16 or float16; not float8, as at::isReducedFloatingType has it.
+inline bool is_half(at::ScalarType dtype) {
+  return dtype == at::ScalarType::BFloat16 || dtype == at::ScalarType::Half;
+}
 
- protected:
-  void previous(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                torch::jit::Stack* stack) const {
-    previous_.callBoxed(op, keys, stack);
-  }
-
- private:
-  c10::SafeKernelFunction previous_;
-};
+// torch_xla's own cast of a bare XLA tensor; below autograd.
+inline at::Tensor cast(const at::Tensor& t, at::ScalarType dtype) {
+  return at::_ops::_to_copy::redispatch(kXla, t, dtype, std::nullopt, std::nullopt, std::nullopt,
+                                        /*non_blocking=*/false, std::nullopt);
+}
 
 // The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
 // is meant, and the one warning is left for registrations that the user may not have meant.
@@ -76,15 +76,64 @@ inline torch::Library& library(torch::Library::Kind kind, const char* ns,
   return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
 }
 
-// Puts Kernel(op, key, extra...), a subclass of Before, before the present kernel of an operator.
+// A boxed kernel that can hand its call on to the one that it overrides.
+class OverrideKernel : public c10::OperatorKernel {
+ public:
+  OverrideKernel(const c10::OperatorHandle& op, c10::DispatchKey key)
+      : overridden_(present_kernel(op, key)) {}
+
+ protected:
+  void call_overridden(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) const {
+    overridden_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  const PresentKernel overridden_;
+};
+
+// Puts Kernel(op, key, extra...), a subclass of OverrideKernel, in the place of the present kernel
+// of an operator.
 template <class Kernel, class... Extra>
-void stand_before(torch::Library& lib, c10::DispatchKey key, const char* name, const char* overload,
-                  const Extra&... extra) {
+void override_kernel(torch::Library& lib, c10::DispatchKey key, const char* name,
+                     const char* overload, const Extra&... extra) {
   const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
   const std::string full = std::string(name) + (*overload ? "." : "") + overload;
   lib.impl(full.c_str(),
            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
 }
+
+// The same for an unboxed kernel of Op, a class in at::_ops: what it overrides.
+template <class Op, c10::DispatchKey key>
+class Overridden {
+ public:
+  template <class... Arguments>
+  static auto call(c10::DispatchKeySet keys, const Arguments&... arguments) {
+    using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
+    torch::jit::Stack stack;
+    stack.reserve(sizeof...(Arguments));
+    torch::jit::push(stack, arguments...);
+    kernel_->callBoxed(op(), keys, &stack);
+    return c10::impl::PopResult<Result>::call(stack);
+  }
+
+  // Puts `kernel` in the place of the present one.
+  template <class Kernel>
+  static void by(torch::Library& lib, const Kernel& kernel) {
+    kernel_.emplace(present_kernel(op(), key));
+    const std::string overload = Op::overload_name;
+    lib.impl((Op::name + (overload.empty() ? "" : "." + overload)).c_str(), kernel);
+  }
+
+ private:
+  static const c10::OperatorHandle& op() {
+    static const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    return handle;
+  }
+
+  static inline std::optional<PresentKernel> kernel_;
+};
 
 // For the entry point of a topic, which Python calls once: nullptr, or what went wrong.
 template <class Install>

@@ -3,11 +3,11 @@
 // mm, bmm, addmm and baddbmm with out_dtype=, and these, mv, dot and linear with a wider out=,
 // become one castoff::dot_general that accumulates and returns in the wide dtype; matmul decomposes
 // into them. addmm and baddbmm of dtypes that torch refuses elsewhere, and that XLA refuses much
-// later, are refused here. Everything else goes to the kernel that was there before.
+// later, are refused here. Everything else goes to the kernel that they override.
 //
 // An out= call meets one of two dispatch keys: Functionalize, where XLA's tensors are wrapped in
-// functional ones (the default), or XLA (XLA_DISABLE_FUNCTIONALIZATION=1). The kernels that stand
-// in for others are boxed (see kernels.h); the hot one, addmm, is called in boxed form anyway, by
+// functional ones (the default), or XLA (XLA_DISABLE_FUNCTIONALIZATION=1). The kernels that
+// override others are boxed (see kernels.h); the hot one, addmm, is called in boxed form anyway, by
 // the functionalization fallback.
 
 #include <ATen/ExpandUtils.h>
@@ -15,7 +15,6 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_copy_from_and_resize_ops.h>
-#include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/baddbmm_ops.h>
@@ -35,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 
 namespace {
@@ -47,18 +47,20 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
-using castoff::Before;
+using castoff::dot_general;
 using castoff::held_dtype;
 using castoff::is_bare_xla;
 using castoff::kXla;
 using castoff::library;
-using castoff::stand_before;
+using castoff::override_kernel;
+using castoff::OverrideKernel;
 using torch::jit::Stack;
 
 // ---- which calls
 
-bool widens(ScalarType from, ScalarType to) {
-  return (to == ScalarType::Float && (from == ScalarType::BFloat16 || from == ScalarType::Half)) ||
+// Whether there is a product of such factors in the wider dtype.
+bool has_product_in(ScalarType from, ScalarType to) {
+  return (to == ScalarType::Float && castoff::is_half(from)) ||
          (to == ScalarType::Int && from == ScalarType::Char);
 }
 
@@ -76,15 +78,6 @@ constexpr const char* kDotGeneralSchema =
     "dot_general(Tensor lhs, Tensor rhs, int[] lhs_contracting, int[] rhs_contracting, "
     "int[] lhs_batch, int[] rhs_batch, ScalarType preferred_element_type) -> Tensor";
 
-Tensor dot_general(const Tensor& lhs, const Tensor& rhs, IntArrayRef lhs_contracting,
-                   IntArrayRef rhs_contracting, IntArrayRef batch, ScalarType dtype) {
-  using Signature = Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef,
-                           IntArrayRef, ScalarType);
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("castoff::dot_general", "").typed<Signature>();
-  return op.call(lhs, rhs, lhs_contracting, rhs_contracting, batch, batch, dtype);
-}
-
 constexpr const char* kWidenSchema = "widen(Tensor self, ScalarType dtype) -> Tensor";
 
 // self in a wider dtype. Its gradient, unlike that of Tensor.to, stays in that dtype: the engine
@@ -97,8 +90,7 @@ Tensor widen(const Tensor& self, ScalarType dtype) {
 }
 
 Tensor widen_kernel(const Tensor& self, ScalarType dtype) {
-  return at::_ops::_to_copy::call(self, dtype, std::nullopt, std::nullopt, std::nullopt,
-                                  /*non_blocking=*/false, std::nullopt);
+  return self.to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
 Tensor view_as(const Tensor& t, std::vector<c10::SymInt> sizes) {
@@ -158,7 +150,7 @@ Tensor add_scaled(const Tensor& self, const Tensor& product, const Scalar& beta,
 // ---- out_dtype=, with the checks and messages of torch's CUDA kernels
 
 void check_out_dtype(ScalarType operand, ScalarType out_dtype) {
-  TORCH_CHECK(out_dtype == operand || widens(operand, out_dtype),
+  TORCH_CHECK(out_dtype == operand || has_product_in(operand, out_dtype),
               "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
 }
 
@@ -320,7 +312,7 @@ class OutCall {
   bool is_ours() const {
     if (op_.out_dtype >= 0) return true;  // stock has no kernel for these
     const ScalarType from = lhs().scalar_type(), to = out().scalar_type();
-    if (!widens(from, to) || rhs().scalar_type() != from) return false;
+    if (!has_product_in(from, to) || rhs().scalar_type() != from) return false;
     if (has_addend() && addend().scalar_type() != from && addend().scalar_type() != to)
       return false;
     switch (op_.product) {  // there is no out_dtype= form of these to check the sizes
@@ -409,18 +401,18 @@ void check_dtypes(const Tensor& self, const Tensor& a, const Tensor& b) {
   TORCH_CHECK(false, "mat1 and mat2 must have the same dtype, but got ", x, " and ", y);
 }
 
-// ---- kernels that stand before another
+// ---- kernels that override another
 
-class FunctionalOut final : public Before {
+class FunctionalOut final : public OverrideKernel {
  public:
   FunctionalOut(const OperatorHandle& op, DispatchKey key, const OutOperator& which)
-      : Before(op, key), op_(which) {}
+      : OverrideKernel(op, key), op_(which) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const OutCall call(op_, *stack);
     if (C10_LIKELY(!call.may_be_ours()) || !call.all_tensors(is_functional_xla) ||
         !call.is_ours()) {
-      return previous(op, keys, stack);
+      return call_overridden(op, keys, stack);
     }
     namespace functional = at::functionalization::impl;
     const Tensor& out = call.out();
@@ -444,10 +436,10 @@ class FunctionalOut final : public Before {
   const OutOperator& op_;
 };
 
-class XlaOut final : public Before {
+class XlaOut final : public OverrideKernel {
  public:
   XlaOut(const OperatorHandle& op, DispatchKey key, const OutOperator& which)
-      : Before(op, key), op_(which) {}
+      : OverrideKernel(op, key), op_(which) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const OutCall call(op_, *stack);
@@ -457,7 +449,7 @@ class XlaOut final : public Before {
       } else if (op_.product == Product::kBaddbmm) {
         check_dtypes<true>(call.addend(), call.lhs(), call.rhs());
       }
-      return previous(op, keys, stack);
+      return call_overridden(op, keys, stack);
     }
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor value = call.evaluate([](const Tensor& t) { return t; });
@@ -489,15 +481,15 @@ class RefuseGrad final : public c10::OperatorKernel {
 };
 
 template <bool batched>
-class CheckDtypes final : public Before {
+class CheckDtypes final : public OverrideKernel {
  public:
-  using Before::Before;
+  using OverrideKernel::OverrideKernel;
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const IValue* arguments = stack->data() + stack->size() - 5;  // self, a, b, beta, alpha
     check_dtypes<batched>(arguments[0].toTensor(), arguments[1].toTensor(),
                           arguments[2].toTensor());
-    previous(op, keys, stack);
+    call_overridden(op, keys, stack);
   }
 };
 
@@ -522,18 +514,19 @@ void install() {
   autograd.impl("addmm.dtype", addmm_dtype_autograd);
   autograd.impl("baddbmm.dtype", baddbmm_dtype_autograd);
   for (const OutOperator& op : kOutOperators) {
-    stand_before<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload, op);
-    stand_before<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);
+    override_kernel<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload,
+                                   op);
+    override_kernel<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);
     if (op.out_dtype >= 0) {
       const std::string name = std::string(op.name) + "." + op.overload;
       autograd.impl(name.c_str(),
                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RefuseGrad>(op)));
     }
   }
-  stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm", "");
-  stand_before<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm_", "");
-  stand_before<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm", "");
-  stand_before<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm_", "");
+  override_kernel<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm", "");
+  override_kernel<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm_", "");
+  override_kernel<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm", "");
+  override_kernel<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm_", "");
 }
 
 }  // namespace

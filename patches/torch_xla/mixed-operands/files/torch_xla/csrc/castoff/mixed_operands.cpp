@@ -9,7 +9,6 @@
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/native/TypeProperties.h>
-#include <ATen/ops/_to_copy_ops.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -48,8 +47,7 @@ Tensor held(const Tensor& t) {
 Tensor cast(const Tensor& t, ScalarType dtype) {
   const Tensor source = held(t);
   if (source.scalar_type() == dtype) return t;
-  return at::_ops::_to_copy::call(source, dtype, std::nullopt, std::nullopt, std::nullopt,
-                                  /*non_blocking=*/false, std::nullopt);
+  return castoff::cast(source, dtype);
 }
 
 // The arguments of one call, in place on the stack.
@@ -134,19 +132,19 @@ struct MixedCall {
 // Makes of the call what the kernel that was there serves, or refuses it.
 using Remedy = void (*)(MixedCall&);
 
-class Mixed final : public castoff::Before {
+class Mixed final : public castoff::OverrideKernel {
  public:
   Mixed(const OperatorHandle& op, DispatchKey key, Remedy remedy)
-      : Before(op, key), remedy_(remedy) {}
+      : OverrideKernel(op, key), remedy_(remedy) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const Call arguments(op, *stack);
-    if (C10_LIKELY(arguments.declares_one_dtype())) return previous(op, keys, stack);
+    if (C10_LIKELY(arguments.declares_one_dtype())) return call_overridden(op, keys, stack);
     const std::vector<Tensor> held = arguments.held_operands();
-    if (hold_one_dtype(held)) return previous(op, keys, stack);
+    if (hold_one_dtype(held)) return call_overridden(op, keys, stack);
     MixedCall call{op, arguments, held, std::nullopt};
     remedy_(call);
-    previous(op, keys, stack);
+    call_overridden(op, keys, stack);
     if (!call.result) return;
     IValue& result = *(stack->end() - op.schema().returns().size());
     if (result.toTensor().defined()) result = cast(result.toTensor(), *call.result);
@@ -233,10 +231,6 @@ void binary_cross_entropy(MixedCall& call) {
   if (held[0].scalar_type() != held[1].scalar_type()) refuse(call.op, {held[0], held[1]});
 }
 
-bool is_reduced(const Tensor& t) {
-  return t.scalar_type() == ScalarType::BFloat16 || t.scalar_type() == ScalarType::Half;
-}
-
 // An input in bfloat16 or float16 with parameters and statistics in float32 is computed in float32
 // and returned in the input's dtype; nothing else goes together.
 void batch_norm(MixedCall& call) {
@@ -244,7 +238,7 @@ void batch_norm(MixedCall& call) {
   const bool float_parameters = std::all_of(held.begin() + 1, held.end(), [](const Tensor& t) {
     return t.scalar_type() == ScalarType::Float;
   });
-  if (!is_reduced(held.front()) || !float_parameters) refuse(call.op, held);
+  if (!castoff::is_half(held.front().scalar_type()) || !float_parameters) refuse(call.op, held);
   call.arguments[0] = cast(held.front(), ScalarType::Float);
   call.result = held.front().scalar_type();
 }
@@ -262,77 +256,78 @@ struct Operator {
   const char* overload;
 };
 
-void stand_before(torch::Library& xla, Remedy remedy, std::initializer_list<Operator> operators) {
+void override_kernels(torch::Library& xla, Remedy remedy,
+                      std::initializer_list<Operator> operators) {
   for (const Operator& op : operators) {
-    castoff::stand_before<Mixed>(xla, DispatchKey::XLA, op.name, op.overload, remedy);
+    castoff::override_kernel<Mixed>(xla, DispatchKey::XLA, op.name, op.overload, remedy);
   }
 }
 
 void install() {
   const castoff::QuietOverride quiet;
   torch::Library& xla = castoff::library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  stand_before(xla, promote_unless_highest,
-               {
-                   {"aten::add", "Tensor"},
-                   {"aten::addcdiv", ""},
-                   {"aten::addcmul", ""},
-                   {"aten::atan2", ""},
-                   {"aten::fmod", "Tensor"},
-                   {"aten::maximum", ""},
-                   {"aten::minimum", ""},
-                   {"aten::mse_loss", ""},
-                   {"aten::pow", "Tensor_Tensor"},
-                   {"aten::sub", "Tensor"},
-               });
-  stand_before(xla, promote,
-               {
-                   {"aten::clamp", "Tensor"},
-                   {"aten::clamp_max", "Tensor"},
-                   {"aten::clamp_min", "Tensor"},
-                   {"aten::mse_loss_backward", ""},
-                   {"aten::remainder", "Tensor"},
-                   {"aten::smooth_l1_loss", ""},
-                   {"aten::where", "self"},
-                   {"aten::xlogy", "Tensor"},
-               });
-  stand_before(xla, promote_weight, {{"aten::lerp", "Tensor"}});
-  stand_before(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
-  stand_before(xla, refuse_mixed,
-               {
-                   {"aten::_cdist_forward", ""},
-                   {"aten::masked_scatter", ""},
-                   {"aten::nll_loss2d_forward", ""},
-                   {"aten::nll_loss_forward", ""},
-                   {"aten::scatter", "reduce"},
-                   {"aten::scatter", "src"},
-                   {"aten::scatter_add", ""},
-                   {"aten::scatter_reduce", "two"},
-               });
-  stand_before(xla, product,
-               {
-                   {"aten::addmm", ""},
-                   {"aten::bmm", ""},
-                   {"aten::dot", ""},
-                   {"aten::mm", ""},
-                   {"aten::mv", ""},
-               });
+  override_kernels(xla, promote_unless_highest,
+                   {
+                       {"aten::add", "Tensor"},
+                       {"aten::addcdiv", ""},
+                       {"aten::addcmul", ""},
+                       {"aten::atan2", ""},
+                       {"aten::fmod", "Tensor"},
+                       {"aten::maximum", ""},
+                       {"aten::minimum", ""},
+                       {"aten::mse_loss", ""},
+                       {"aten::pow", "Tensor_Tensor"},
+                       {"aten::sub", "Tensor"},
+                   });
+  override_kernels(xla, promote,
+                   {
+                       {"aten::clamp", "Tensor"},
+                       {"aten::clamp_max", "Tensor"},
+                       {"aten::clamp_min", "Tensor"},
+                       {"aten::mse_loss_backward", ""},
+                       {"aten::remainder", "Tensor"},
+                       {"aten::smooth_l1_loss", ""},
+                       {"aten::where", "self"},
+                       {"aten::xlogy", "Tensor"},
+                   });
+  override_kernels(xla, promote_weight, {{"aten::lerp", "Tensor"}});
+  override_kernels(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
+  override_kernels(xla, refuse_mixed,
+                   {
+                       {"aten::_cdist_forward", ""},
+                       {"aten::masked_scatter", ""},
+                       {"aten::nll_loss2d_forward", ""},
+                       {"aten::nll_loss_forward", ""},
+                       {"aten::scatter", "reduce"},
+                       {"aten::scatter", "src"},
+                       {"aten::scatter_add", ""},
+                       {"aten::scatter_reduce", "two"},
+                   });
+  override_kernels(xla, product,
+                   {
+                       {"aten::addmm", ""},
+                       {"aten::bmm", ""},
+                       {"aten::dot", ""},
+                       {"aten::mm", ""},
+                       {"aten::mv", ""},
+                   });
   torch::Library& autograd =
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
-  castoff::stand_before<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
-  stand_before(xla, index_put,
-               {
-                   {"aten::_index_put_impl_", ""},
-                   {"aten::index_put_", ""},
-               });
-  stand_before(xla, convolution, {{"aten::convolution_overrideable", ""}});
-  stand_before(xla, binary_cross_entropy, {{"aten::binary_cross_entropy", ""}});
-  stand_before(xla, batch_norm,
-               {
-                   {"aten::_native_batch_norm_legit", ""},
-                   {"aten::_native_batch_norm_legit", "no_stats"},
-                   {"aten::native_batch_norm", ""},
-               });
-  stand_before(xla, batch_norm_backward, {{"aten::native_batch_norm_backward", ""}});
+  castoff::override_kernel<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
+  override_kernels(xla, index_put,
+                   {
+                       {"aten::_index_put_impl_", ""},
+                       {"aten::index_put_", ""},
+                   });
+  override_kernels(xla, convolution, {{"aten::convolution_overrideable", ""}});
+  override_kernels(xla, binary_cross_entropy, {{"aten::binary_cross_entropy", ""}});
+  override_kernels(xla, batch_norm,
+                   {
+                       {"aten::_native_batch_norm_legit", ""},
+                       {"aten::_native_batch_norm_legit", "no_stats"},
+                       {"aten::native_batch_norm", ""},
+                   });
+  override_kernels(xla, batch_norm_backward, {{"aten::native_batch_norm_backward", ""}});
 }
 
 }  // namespace

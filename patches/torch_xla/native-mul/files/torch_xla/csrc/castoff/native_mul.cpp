@@ -23,7 +23,6 @@ using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::OperatorHandle;
-using lazy_ir::cast;
 using lazy_ir::ElementType;
 using lazy_ir::Value;
 
@@ -89,7 +88,7 @@ Value before_cast(const Tensor& t) {
 
 // A tensor that says float32 and holds what this one holds in its own type; an undefined one if
 // there is no IR to hold, as in eager mode, or if it is of another type than the tensor says.
-Tensor in_disguise(const Tensor& t, ElementType type) {
+Tensor relabel_as_float32(const Tensor& t, ElementType type) {
   const Tensor wide = cast(t, ScalarType::Float);
   Value value = before_cast(wide);
   if (!value || !lazy_ir::ready(wide) || lazy_ir::element_type(value) != type) return {};
@@ -98,7 +97,7 @@ Tensor in_disguise(const Tensor& t, ElementType type) {
 }
 
 // The other way round.
-Tensor out_of_disguise(const Tensor& t, ScalarType dtype) {
+Tensor relabel_as(const Tensor& t, ScalarType dtype) {
   const Tensor narrow = cast(t, dtype);
   Value value = before_cast(narrow);
   if (value) lazy_ir::data_of(narrow)->ir_value = std::move(value);
@@ -108,38 +107,38 @@ Tensor out_of_disguise(const Tensor& t, ScalarType dtype) {
 // A Python number is multiplied in float32 as in stock: as bfloat16 it would be another number.
 bool is_ours(const Tensor& a, const Tensor& b) {
   const ScalarType type = a.scalar_type();
-  return (type == ScalarType::BFloat16 || type == ScalarType::Half) && b.scalar_type() == type &&
+  return is_half(type) && b.scalar_type() == type &&
          !a.unsafeGetTensorImpl()->is_wrapped_number() &&
          !b.unsafeGetTensorImpl()->is_wrapped_number() && lazy_ir::data_of(a) != nullptr &&
          lazy_ir::data_of(b) != nullptr;
 }
 
-class NativeMul final : public Before {
+class NativeMul final : public OverrideKernel {
  public:
-  using Before::Before;
+  using OverrideKernel::OverrideKernel;
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-    if (C10_LIKELY(!enabled())) return previous(op, keys, stack);
+    if (C10_LIKELY(!enabled())) return call_overridden(op, keys, stack);
     const c10::IValue* arguments = stack->data() + stack->size() - 2;
     const Tensor &a = arguments[0].toTensor(), &b = arguments[1].toTensor();
-    if (!is_ours(a, b)) return previous(op, keys, stack);
+    if (!is_ours(a, b)) return call_overridden(op, keys, stack);
     const ScalarType dtype = a.scalar_type();
     const ElementType type = dtype == ScalarType::Half ? ElementType::kF16 : ElementType::kBF16;
-    const Tensor wide_a = in_disguise(a, type);
-    const Tensor wide_b = wide_a.defined() ? in_disguise(b, type) : Tensor();
-    if (!wide_b.defined()) return previous(op, keys, stack);
+    const Tensor wide_a = relabel_as_float32(a, type);
+    const Tensor wide_b = wide_a.defined() ? relabel_as_float32(b, type) : Tensor();
+    if (!wide_b.defined()) return call_overridden(op, keys, stack);
     torch::jit::drop(*stack, 2);
     stack->emplace_back(wide_a);
     stack->emplace_back(wide_b);
-    previous(op, keys, stack);
-    stack->back() = out_of_disguise(stack->back().toTensor(), dtype);
+    call_overridden(op, keys, stack);
+    stack->back() = relabel_as(stack->back().toTensor(), dtype);
   }
 };
 
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  stand_before<NativeMul>(xla, DispatchKey::XLA, "aten::mul", "Tensor");
+  override_kernel<NativeMul>(xla, DispatchKey::XLA, "aten::mul", "Tensor");
 }
 
 }  // namespace

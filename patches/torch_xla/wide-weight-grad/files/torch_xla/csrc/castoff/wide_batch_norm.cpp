@@ -74,8 +74,8 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor&
   using Op = at::_ops::native_batch_norm;
   if (!in_use() || (!is_wide(weight) && !is_wide(bias)) ||
       has_forward_gradient(input, weight, bias)) {
-    return Previous<Op>::call(keys, input, weight, bias, running_mean, running_var, training,
-                              momentum, eps);
+    return Overridden<Op>::call(keys, input, weight, bias, running_mean, running_var, training,
+                                momentum, eps);
   }
   auto formula = std::make_shared<WideBatchNorm>();
   formula->training = training;
@@ -99,7 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor&
 }  // namespace
 
 void register_batch_norm(torch::Library& library) {
-  stand_before<at::_ops::native_batch_norm>(library, TORCH_FN(batch_norm));
+  override_kernel<at::_ops::native_batch_norm>(library, TORCH_FN(batch_norm));
 }
 
 }  // namespace torch_xla::wide_weight_grad

@@ -100,8 +100,8 @@ Tensor convolution(DispatchKeySet keys, const Tensor& input, const Tensor& weigh
   using Op = at::_ops::convolution;
   if (!in_use() || (!is_wide(weight) && !is_wide(bias)) ||
       has_forward_gradient(input, weight, bias)) {
-    return Previous<Op>::call(keys, input, weight, bias, stride, padding, dilation, transposed,
-                              output_padding, groups);
+    return Overridden<Op>::call(keys, input, weight, bias, stride, padding, dilation, transposed,
+                                output_padding, groups);
   }
   auto formula = std::make_shared<WideConvolution>();
   if (bias && bias->defined()) formula->bias_sizes = ints(bias->sym_sizes());
@@ -123,7 +123,7 @@ Tensor convolution(DispatchKeySet keys, const Tensor& input, const Tensor& weigh
 }  // namespace
 
 void register_convolution(torch::Library& library) {
-  stand_before<at::_ops::convolution>(library, TORCH_FN(convolution));
+  override_kernel<at::_ops::convolution>(library, TORCH_FN(convolution));
 }
 
 }  // namespace torch_xla::wide_weight_grad

@@ -179,7 +179,7 @@ Tensor einsum(DispatchKeySet keys, c10::string_view equation, at::TensorList ten
   };
   if (!in_use() || !is_any([](const Tensor& t) { return is_wide(t); }) ||
       is_any([](const Tensor& t) { return has_forward_gradient(t); })) {
-    return Previous<at::_ops::einsum>::call(keys, equation, tensors, path);
+    return Overridden<at::_ops::einsum>::call(keys, equation, tensors, path);
   }
   auto pair = tensors.size() == 2 ? parse(equation, tensors[0], tensors[1]) : std::nullopt;
   if (!pair) return by_way_of_bmm(equation, tensors, path);
@@ -194,7 +194,7 @@ Tensor einsum(DispatchKeySet keys, c10::string_view equation, at::TensorList ten
 }  // namespace
 
 void register_einsum(torch::Library& library) {
-  stand_before<at::_ops::einsum>(library, TORCH_FN(einsum));
+  override_kernel<at::_ops::einsum>(library, TORCH_FN(einsum));
 }
 
 }  // namespace torch_xla::wide_weight_grad

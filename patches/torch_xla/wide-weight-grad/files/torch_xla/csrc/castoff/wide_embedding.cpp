@@ -31,8 +31,8 @@ class WideEmbedding final : public Formula {
 Tensor embedding(DispatchKeySet keys, const Tensor& weight, const Tensor& indices,
                  c10::SymInt padding_idx, bool scale_grad_by_freq, bool sparse) {
   if (!in_use() || sparse || !is_wide(weight) || has_forward_gradient(weight)) {
-    return Previous<at::_ops::embedding>::call(keys, weight, indices, padding_idx,
-                                               scale_grad_by_freq, sparse);
+    return Overridden<at::_ops::embedding>::call(keys, weight, indices, padding_idx,
+                                                 scale_grad_by_freq, sparse);
   }
   auto formula = std::make_shared<WideEmbedding>();
   formula->rows = weight.sym_size(0);
@@ -49,7 +49,7 @@ Tensor embedding(DispatchKeySet keys, const Tensor& weight, const Tensor& indice
 }  // namespace
 
 void register_embedding(torch::Library& library) {
-  stand_before<at::_ops::embedding>(library, TORCH_FN(embedding));
+  override_kernel<at::_ops::embedding>(library, TORCH_FN(embedding));
 }
 
 }  // namespace torch_xla::wide_weight_grad

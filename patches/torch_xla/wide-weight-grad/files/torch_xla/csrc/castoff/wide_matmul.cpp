@@ -91,7 +91,7 @@ std::shared_ptr<const Formula> formula_of() {
 template <class Op>
 Tensor product(DispatchKeySet keys, const Tensor& lhs, const Tensor& rhs) {
   if (!in_use() || (!is_wide(lhs) && !is_wide(rhs)) || has_forward_gradient(lhs, rhs)) {
-    return Previous<Op>::call(keys, lhs, rhs);
+    return Overridden<Op>::call(keys, lhs, rhs);
   }
   const auto node = make_node(formula_of<Op>(), lhs, rhs);
   node->save_factors(0, lhs, rhs);
@@ -102,7 +102,7 @@ template <class Op>
 Tensor add_product(DispatchKeySet keys, const Tensor& self, const Tensor& lhs, const Tensor& rhs,
                    const Scalar& beta, const Scalar& alpha) {
   if (!in_use() || (!is_wide(lhs) && !is_wide(rhs)) || has_forward_gradient(self, lhs, rhs)) {
-    return Previous<Op>::call(keys, self, lhs, rhs, beta, alpha);
+    return Overridden<Op>::call(keys, self, lhs, rhs, beta, alpha);
   }
   auto formula = std::make_shared<WideMatmul>();
   formula->batched = std::is_same_v<Op, at::_ops::baddbmm>;
@@ -119,11 +119,11 @@ Tensor add_product(DispatchKeySet keys, const Tensor& self, const Tensor& lhs, c
 }  // namespace
 
 void register_matmuls(torch::Library& library) {
-  stand_before<at::_ops::mm>(library, TORCH_FN(product<at::_ops::mm>));
-  stand_before<at::_ops::bmm>(library, TORCH_FN(product<at::_ops::bmm>));
-  stand_before<at::_ops::mv>(library, TORCH_FN(product<at::_ops::mv>));
-  stand_before<at::_ops::addmm>(library, TORCH_FN(add_product<at::_ops::addmm>));
-  stand_before<at::_ops::baddbmm>(library, TORCH_FN(add_product<at::_ops::baddbmm>));
+  override_kernel<at::_ops::mm>(library, TORCH_FN(product<at::_ops::mm>));
+  override_kernel<at::_ops::bmm>(library, TORCH_FN(product<at::_ops::bmm>));
+  override_kernel<at::_ops::mv>(library, TORCH_FN(product<at::_ops::mv>));
+  override_kernel<at::_ops::addmm>(library, TORCH_FN(add_product<at::_ops::addmm>));
+  override_kernel<at::_ops::baddbmm>(library, TORCH_FN(add_product<at::_ops::baddbmm>));
 }
 
 }  // namespace torch_xla::wide_weight_grad

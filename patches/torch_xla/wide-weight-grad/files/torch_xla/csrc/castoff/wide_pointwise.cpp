@@ -44,7 +44,7 @@ class WideMul final : public Formula {
 Tensor mul(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   using Op = at::_ops::mul_Tensor;
   if (!in_use() || (!is_wide(self) && !is_wide(other)) || has_forward_gradient(self, other)) {
-    return Previous<Op>::call(keys, self, other);
+    return Overridden<Op>::call(keys, self, other);
   }
   const auto node = make_node(std::make_shared<const WideMul>(), self, other);
   node->save_factors(0, self, other);
@@ -57,7 +57,7 @@ Tensor addcmul(DispatchKeySet keys, const Tensor& self, const Tensor& tensor1,
   using Op = at::_ops::addcmul;
   if (!in_use() || (!is_wide(tensor1) && !is_wide(tensor2)) ||
       has_forward_gradient(self, tensor1, tensor2)) {
-    return Previous<Op>::call(keys, self, tensor1, tensor2, value);
+    return Overridden<Op>::call(keys, self, tensor1, tensor2, value);
   }
   auto formula = std::make_shared<WideMul>();
   formula->has_addend = true;
@@ -72,8 +72,8 @@ Tensor addcmul(DispatchKeySet keys, const Tensor& self, const Tensor& tensor1,
 }  // namespace
 
 void register_pointwise(torch::Library& library) {
-  stand_before<at::_ops::mul_Tensor>(library, TORCH_FN(mul));
-  stand_before<at::_ops::addcmul>(library, TORCH_FN(addcmul));
+  override_kernel<at::_ops::mul_Tensor>(library, TORCH_FN(mul));
+  override_kernel<at::_ops::addcmul>(library, TORCH_FN(addcmul));
 }
 
 }  // namespace torch_xla::wide_weight_grad

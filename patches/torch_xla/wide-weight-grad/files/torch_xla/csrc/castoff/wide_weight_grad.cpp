@@ -1,4 +1,4 @@
-#include <torch_xla/csrc/castoff/kernels.h>
+#include <torch_xla/csrc/castoff/dot_general.h>
 #include <torch_xla/csrc/castoff/wide_weight_grad.h>
 
 #include <torch/csrc/autograd/variable.h>
@@ -165,14 +165,10 @@ struct Factor {
 };
 
 Tensor float_dot(const Factor& lhs, const Factor& rhs, bool batched) {
-  using Signature = Tensor(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef,
-                           at::IntArrayRef, at::IntArrayRef, ScalarType);
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("castoff::dot_general", "").typed<Signature>();
   const Dims batch(batched ? 1 : 0, 0);
   return recorded_if_wanted([&] {
-    return op.call(lhs.matrix, rhs.matrix, {lhs.contracted}, {rhs.contracted}, batch, batch,
-                   ScalarType::Float);
+    return ::castoff::dot_general(lhs.matrix, rhs.matrix, {lhs.contracted}, {rhs.contracted}, batch,
+                                  ScalarType::Float);
   });
 }
 

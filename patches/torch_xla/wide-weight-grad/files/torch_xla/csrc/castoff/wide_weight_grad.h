@@ -6,21 +6,20 @@
 // An operand is wide if its gradient goes, through views only, to a leaf whose grad_dtype is wider
 // than the operand. The engine (torch's topic grad-dtype) then takes that gradient as it comes. So
 // the kernels here, above those of torch and torch_xla on AutogradXLA, give an operator that has a
-// wide operand a node of their own; every other call goes to the kernel that was there before.
+// wide operand a node of their own; every other call goes to the kernel that they override.
 //
 // A node asks again when its gradient arrives, as the engine does: whoever hooks into a view after
 // the forward pass, or changes the grad_dtype, gets the gradient that stock would give.
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/boxing/impl/boxing.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
+#include <torch_xla/csrc/castoff/kernels.h>
 
 #include <atomic>
 #include <cstdint>
@@ -166,39 +165,14 @@ Tensor recorded_if_wanted(const Call& call) {
   return call();
 }
 
-// ---- kernels that stand before another
+// ---- kernels that override another
 
-// The kernel of Op (a class in at::_ops) that was on AutogradXLA before ours.
 template <class Op>
-class Previous {
- public:
-  static const c10::OperatorHandle& op() {
-    static const auto handle =
-        c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
-    return handle;
-  }
-  static void capture() {
-    kernel_.emplace(op().getComputedKernelForDispatchKey(DispatchKey::AutogradXLA));
-  }
-  template <class... Arguments>
-  static auto call(DispatchKeySet keys, const Arguments&... arguments) {
-    using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
-    torch::jit::Stack stack;
-    stack.reserve(sizeof...(Arguments));
-    torch::jit::push(stack, arguments...);
-    kernel_->callBoxed(op(), keys, &stack);
-    return c10::impl::PopResult<Result>::call(stack);
-  }
-
- private:
-  static inline std::optional<c10::SafeKernelFunction> kernel_;
-};
+using Overridden = ::castoff::Overridden<Op, DispatchKey::AutogradXLA>;
 
 template <class Op, class Kernel>
-void stand_before(torch::Library& library, const Kernel& kernel) {
-  Previous<Op>::capture();
-  const std::string overload = Op::overload_name;
-  library.impl((Op::name + (overload.empty() ? "" : "." + overload)).c_str(), kernel);
+void override_kernel(torch::Library& library, const Kernel& kernel) {
+  Overridden<Op>::by(library, kernel);
 }
 
 void register_matmuls(torch::Library& library);
