@@ -25,7 +25,7 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from castoff.errors import CastoffError  # noqa: E402 - found by the line above
+from castoff.core.errors import CastoffError  # noqa: E402 - found by the line above
 from castoff.tpu.client import TpuCompiler  # noqa: E402
 from castoff.tpu.hlo import parse  # noqa: E402
 

@@ -1,8 +1,8 @@
 """castoff: patched PyTorch and PyTorch/XLA wheels in which dtypes mean what they say.
 
-One stage, one module; data flows one way::
+Each layer imports those before it only (import-linter holds it, by the contracts in pyproject.toml)::
 
-    pin -> fetch -> topics -> apply -> compile -> repack -> verify -> dist
+    core -> formats -> model -> build -> tpu -> audit, upstream -> source -> cli
 
-``build`` runs the stages in order, ``cli`` is the command line.
+``container`` needs ``core`` alone, and the standard library of an older Python.
 """

@@ -1,6 +1,6 @@
 """``python -m castoff``."""
 
-from castoff.cli import main
+from castoff.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from castoff.changelog import release_number
+from castoff.model.changelog import release_number
 
 VERSION = str(release_number(Path(__file__).parent.parent / "CHANGELOG.md"))

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from castoff.apply import Outcome
-from castoff.build import ROOT
-from castoff.console import Console
-from castoff.drift import TEST_TOOLS
-from castoff.pipconfig import current_uv_environment
-from castoff.run import Runner
-from castoff.tools import tool
+from castoff.build.apply import Outcome
+from castoff.core.console import Console
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.places import ROOT
+from castoff.core.runner import Runner
+from castoff.core.tools import tool
+from castoff.upstream.drift import TEST_TOOLS
 
 CHANGED, NOT_LOOKED_AT = 1, 2
 _FINE = (Outcome.CLEAN.value, Outcome.ALREADY_UPSTREAM.value)

@@ -22,14 +22,14 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from castoff.build import ROOT
-from castoff.console import Console
-from castoff.errors import CastoffError, MachineError
-from castoff.interpreter import find_interpreter
-from castoff.pin import PROJECTS, load_pin
-from castoff.pipconfig import current_uv_environment
-from castoff.run import Runner
-from castoff.tools import tool
+from castoff.core.console import Console
+from castoff.core.errors import CastoffError, MachineError
+from castoff.core.interpreter import find_interpreter
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.places import ROOT
+from castoff.core.runner import Runner
+from castoff.core.tools import tool
+from castoff.model.pin import PROJECTS, load_pin
 
 TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
 DEFAULT_PIN = "2.9"

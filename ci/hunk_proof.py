@@ -25,20 +25,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build import ROOT
-from castoff.cache import Cache
-from castoff.checkout import checkout, topic_commits
-from castoff.compile import find_compiler, overlay_name, version_script
-from castoff.console import Console
-from castoff.context import Context
-from castoff.elf import defined_symbols
-from castoff.errors import CastoffError, CommandError, CompileError, VerifyError
-from castoff.pin import Pin, load_pin
-from castoff.places import cache_root
-from castoff.repository import Repository
-from castoff.run import Runner
-from castoff.topics import Topic, load_topics, select
-from castoff.upstream_tests import SUITES, Runs, check, compare, install_tools
+from castoff.build.compile import find_compiler, overlay_name, version_script
+from castoff.core.cache import Cache
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.errors import CastoffError, CommandError, CompileError, VerifyError
+from castoff.core.places import ROOT, cache_root
+from castoff.core.runner import Runner
+from castoff.formats.elf import defined_symbols
+from castoff.model.pin import Pin, load_pin
+from castoff.model.topics import Topic, load_topics, select
+from castoff.upstream.checkout import checkout, topic_commits
+from castoff.upstream.own_tests import SUITES, Runs, check, compare, install_tools
+from castoff.upstream.repository import Repository
 
 # What the touched files call and the stock libtorch_cpu.so hides.
 CLOSURE = (

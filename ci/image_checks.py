@@ -22,12 +22,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from castoff.build import ROOT
 from castoff.container.builder import builder_image, builder_job
 from castoff.container.builder import run as run_job
 from castoff.container.engine import find_engine
 from castoff.container.network import machine_network
 from castoff.container.train import labels
+from castoff.core.places import ROOT
 
 USER = "10001:10001"
 BUDGET_MB = {

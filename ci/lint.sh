@@ -8,6 +8,7 @@ bin=$PWD/.venv/bin
 "$bin/ruff" check .
 "$bin/ruff" format --check .
 "$bin/mypy" --strict castoff
+"$bin/lint-imports" --no-cache --no-logo
 "$bin/castoff" lint
 
 mapfile -t cpp < <(find castoff patches -path '*/upstream' -prune -o \( -name '*.cpp' -o -name '*.h' \) -print | sort)

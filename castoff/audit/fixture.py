@@ -9,7 +9,7 @@ import pytest
 
 from castoff.audit import audit
 from castoff.audit.report import COLUMNS, Report, summary
-from castoff.text_table import text_table
+from castoff.core.text_table import text_table
 
 
 @pytest.fixture

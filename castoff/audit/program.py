@@ -13,10 +13,10 @@ from typing import Any
 
 from castoff.audit import worker
 from castoff.audit.report import FORBIDDABLE, Report
-from castoff.context import Context
-from castoff.errors import AuditError
-from castoff.interpreter import Interpreter, active_python, find_interpreter
-from castoff.pin import Pin
+from castoff.core.context import Context
+from castoff.core.errors import AuditError
+from castoff.core.interpreter import Interpreter, active_python, find_interpreter
+from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment
 from castoff.tpu.hlo import parse

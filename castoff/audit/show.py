@@ -11,8 +11,8 @@ from typing import Any
 
 from castoff.audit.page import page
 from castoff.audit.report import COLUMNS, Report, compared, read_cast, summary
-from castoff.console import Console
-from castoff.text_table import text_table
+from castoff.core.console import Console
+from castoff.core.text_table import text_table
 from castoff.tpu.program import WHEELS
 
 

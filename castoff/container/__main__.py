@@ -15,7 +15,7 @@ from castoff.container.builder import build_in_container
 from castoff.container.engine import ENGINES, find_engine
 from castoff.container.network import machine_network
 from castoff.container.train import make_image
-from castoff.errors import INTERRUPTED_EXIT_CODE, CastoffError
+from castoff.core.errors import INTERRUPTED_EXIT_CODE, CastoffError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

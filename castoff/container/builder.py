@@ -13,7 +13,7 @@ from pathlib import Path
 
 from castoff.container.engine import Engine, Image, Job, build_image, carry_out
 from castoff.container.network import Network, without_folders
-from castoff.places import cache_root, xdg_cache
+from castoff.core.places import cache_root, xdg_cache
 
 CONTEXT = ("apt-install.sh", "bazelisk.py", "builder.Dockerfile", "builder.packages")
 """What of docker/ the image is made from, with the lock file of the build's tools."""

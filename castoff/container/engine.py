@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from castoff.errors import ContainerError
+from castoff.core.errors import ContainerError
 
 ENGINES = ("docker", "podman", "buildah")
 """Those that are known, in the order in which they are tried."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from castoff.pipconfig import pip_settings, uv_environment
+from castoff.core.pipconfig import pip_settings, uv_environment
 
 SECRETS = Path("/run/secrets")
 _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")

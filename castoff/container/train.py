@@ -11,7 +11,7 @@ from typing import Any
 
 from castoff.container.engine import Engine, Image, build_image
 from castoff.container.network import Network, without_folders
-from castoff.errors import ContainerError
+from castoff.core.errors import ContainerError
 
 CONTEXT = (
     "apt-install.sh",

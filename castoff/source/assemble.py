@@ -12,26 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castoff.apply import Applied
-from castoff.build import ROOT
-from castoff.cache import Cache
-from castoff.changelog import release_number
-from castoff.compile import compile_overlay, find_compiler, unpack_torch
-from castoff.console import Console
-from castoff.context import Context
-from castoff.dist import workplace
-from castoff.errors import BuildError
-from castoff.fetch import BaseWheel, fetch_libtpu, file_sha256
-from castoff.interpreter import find_interpreter
-from castoff.manifest import Build, constraints, install_text, manifest, tree_revision, write_manifest
-from castoff.pin import PROJECTS, Pin, PinnedWheel, load_pin
-from castoff.places import cache_root
-from castoff.repack import repack, with_overlay
-from castoff.repository import Repository
-from castoff.run import Runner
+from castoff.build.apply import Applied
+from castoff.build.compile import compile_overlay, find_compiler, unpack_torch
+from castoff.build.fetch import BaseWheel, fetch_libtpu, file_sha256
+from castoff.build.manifest import Build, constraints, install_text, manifest, tree_revision, write_manifest
+from castoff.build.output_folder import workplace
+from castoff.build.repack import repack, with_overlay
+from castoff.build.verify import verify_installed, verify_overlay, verify_structure
+from castoff.core.cache import Cache
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.errors import BuildError
+from castoff.core.interpreter import find_interpreter
+from castoff.core.places import ROOT, cache_root
+from castoff.core.runner import Runner
+from castoff.model.changelog import release_number
+from castoff.model.pin import PROJECTS, Pin, PinnedWheel, load_pin
+from castoff.model.topics import load_topics, select
 from castoff.source.plan import projects_to_overlay
-from castoff.topics import load_topics, select
-from castoff.verify import verify_installed, verify_overlay, verify_structure
+from castoff.upstream.repository import Repository
 
 
 @dataclass(frozen=True)

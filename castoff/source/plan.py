@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from castoff.build import ROOT
-from castoff.errors import TopicError
-from castoff.pin import PROJECTS, Pin
-from castoff.tools import tool
-from castoff.topics import Topic
+from castoff.core.errors import TopicError
+from castoff.core.places import ROOT
+from castoff.core.tools import tool
+from castoff.model.pin import PROJECTS, Pin
+from castoff.model.topics import Topic
 
 CORE_HOURS = {"torch": 14, "torch_xla": 30}
 """A guess: some 4,500 objects of torch at 11 s, which was measured on a few; XLA and LLVM beside it."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.errors import MachineError, PreflightError
-from castoff.pin import PROJECTS, Pin
-from castoff.run import Runner
+from castoff.core.errors import MachineError, PreflightError
+from castoff.core.runner import Runner
+from castoff.model.pin import PROJECTS, Pin
 
 DISK_GB = 80
 MEMORY_GB = 16

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from castoff.build import Request, plan_build
-from castoff.cache import Cache
-from castoff.console import Advance, Console
-from castoff.context import Context
-from castoff.errors import BuildError, CommandError, MachineError
-from castoff.pin import PROJECTS
-from castoff.pipconfig import current_uv_environment
-from castoff.places import cache_root
-from castoff.run import Runner
+from castoff.build.plan import Request, plan_build
+from castoff.core.cache import Cache
+from castoff.core.console import Advance, Console
+from castoff.core.context import Context
+from castoff.core.errors import BuildError, CommandError, MachineError
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.places import cache_root
+from castoff.core.runner import Runner
+from castoff.model.pin import PROJECTS
 from castoff.source.plan import Job, Step, make_plan
 from castoff.source.preflight import Finding, Machine, check, examine, look, report
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from castoff.errors import TpuError
+from castoff.core.errors import TpuError
 
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11

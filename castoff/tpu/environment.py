@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from castoff.cache import Cache
-from castoff.context import Context
-from castoff.errors import CommandError, FetchError, MachineError
-from castoff.fetch import fetch_wheel
-from castoff.interpreter import Interpreter, find_interpreter
-from castoff.pin import PROJECTS, Pin
-from castoff.pipconfig import current_uv_environment
-from castoff.tools import tool
+from castoff.build.fetch import fetch_wheel
+from castoff.core.cache import Cache
+from castoff.core.context import Context
+from castoff.core.errors import CommandError, FetchError, MachineError
+from castoff.core.interpreter import Interpreter, find_interpreter
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.tools import tool
+from castoff.model.pin import PROJECTS, Pin
 
 Install = Callable[..., None]
 """Told a log's name and the arguments of `uv pip install`."""

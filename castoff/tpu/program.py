@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.context import Context
-from castoff.errors import CastoffError, TpuError
-from castoff.interpreter import Interpreter, active_python, find_interpreter
-from castoff.pin import Pin
-from castoff.run import Completed
+from castoff.core.context import Context
+from castoff.core.errors import CastoffError, TpuError
+from castoff.core.interpreter import Interpreter, active_python, find_interpreter
+from castoff.core.runner import Completed
+from castoff.model.pin import Pin
 from castoff.tpu import trace
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment

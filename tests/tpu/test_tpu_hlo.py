@@ -13,7 +13,7 @@ import torch
 import torch_xla
 from device_data import data
 
-from castoff.errors import TpuError
+from castoff.core.errors import TpuError
 from castoff.tpu.client import TpuCompiler
 from castoff.tpu.hlo import normalize, parse
 from castoff.tpu.trace import program_of

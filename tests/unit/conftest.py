@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_up import PATCH, SOURCES, TORCH_COMMIT, TORCH_INIT, Tree, compile_library
 
-from castoff.cache import Cache
-from castoff.console import Console
-from castoff.context import Context
-from castoff.run import Runner
+from castoff.core.cache import Cache
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.runner import Runner
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from castoff.fetch import file_sha256
-from castoff.wheels import Row, record_digest, write_record
+from castoff.build.fetch import file_sha256
+from castoff.formats.wheels import Row, record_digest, write_record
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_28_x86_64".format(*sys.version_info[:2])
 PYTHON = "{}.{}".format(*sys.version_info[:2])

@@ -3,10 +3,10 @@ import subprocess
 import pytest
 from made_up import PATCH, Tree
 
-from castoff.apply import Applied, apply_topics
-from castoff.errors import ApplyError
-from castoff.run import Runner
-from castoff.topics import load_topics, select
+from castoff.build.apply import Applied, apply_topics
+from castoff.core.errors import ApplyError
+from castoff.core.runner import Runner
+from castoff.model.topics import load_topics, select
 
 
 def _apply(tree: Tree, runner: Runner) -> Applied:

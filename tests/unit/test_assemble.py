@@ -9,9 +9,9 @@ import pytest
 from made_up import PYTHON, Tree, make_wheel
 from typer.testing import CliRunner
 
-from castoff.cli import app
-from castoff.console import Console
-from castoff.errors import BuildError
+from castoff.cli.main import app
+from castoff.core.console import Console
+from castoff.core.errors import BuildError
 from castoff.source.assemble import assemble
 
 CPP = (

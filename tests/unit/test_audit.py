@@ -15,8 +15,8 @@ from castoff.audit.graph import Graph, record_of
 from castoff.audit.program import check_kinds, converts_by_origin, parse_request
 from castoff.audit.report import COLUMNS, Report, compared, summary
 from castoff.audit.show import Files, show
-from castoff.console import Console
-from castoff.errors import AuditError
+from castoff.core.console import Console
+from castoff.core.errors import AuditError
 from castoff.tpu.client import Compiled
 
 SCHEMA = Path(worker.__file__).with_name("report.schema.json")

@@ -17,10 +17,13 @@ from pathlib import Path
 import pytest
 from made_up import PYTHON, TORCH_COMMIT, Tree
 
-from castoff.build import ROOT, Request, build, dry_run, verify_folder
-from castoff.console import Console
-from castoff.errors import CastoffError, DistError, FetchError, MachineError, PinError, VerifyError
-from castoff.verify import check_slots
+from castoff.build.pipeline import build
+from castoff.build.plan import Request, dry_run
+from castoff.build.recorded import verify_folder
+from castoff.build.verify import check_slots
+from castoff.core.console import Console
+from castoff.core.errors import CastoffError, DistError, FetchError, MachineError, PinError, VerifyError
+from castoff.core.places import ROOT
 
 
 @pytest.fixture
@@ -289,12 +292,10 @@ def test_interposing_what_nothing_calls_is_an_error(full_tree: Tree, request_: R
 
 _PROGRAM = """
 import pathlib, sys
-import castoff.build
-castoff.build.ROOT = root = pathlib.Path(sys.argv.pop(1))
-import castoff.cli
-castoff.cli.Request.__dataclass_fields__["root"].default = root
-castoff.cli.Request.__init__.__defaults__ = (root,)
-castoff.cli.main()
+import castoff.core.places
+castoff.core.places.ROOT = pathlib.Path(sys.argv.pop(1))
+from castoff.cli.main import main
+main()
 """
 
 

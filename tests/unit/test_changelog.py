@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from castoff.build import ROOT
-from castoff.changelog import release_number
-from castoff.errors import ChangelogError
+from castoff.core.errors import ChangelogError
+from castoff.core.places import ROOT
+from castoff.model.changelog import release_number
 
 
 def test_the_newest_release_counts(tmp_path: Path) -> None:

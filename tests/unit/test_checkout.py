@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from made_up import Tree
 
-from castoff.checkout import checkout, topic_commits, update
-from castoff.context import Context
-from castoff.errors import ApplyError, CheckoutError, FetchError
-from castoff.pin import Pin, SourcePackage, load_pin
-from castoff.refresh import refresh
-from castoff.repository import Repository
-from castoff.sources import source_list
-from castoff.topics import Topic, load_topics, select
+from castoff.core.context import Context
+from castoff.core.errors import ApplyError, CheckoutError, FetchError
+from castoff.model.pin import Pin, SourcePackage, load_pin
+from castoff.model.topics import Topic, load_topics, select
+from castoff.upstream.checkout import checkout, topic_commits, update
+from castoff.upstream.refresh import refresh
+from castoff.upstream.repository import Repository
+from castoff.upstream.source_tree import source_list
 
 ENGINE = "".join(f"line {number};\n" for number in range(1, 41))
 HUNKS = """diff --git a/torch/engine.cpp b/torch/engine.cpp

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from made_up import TORCH_COMMIT, Tree, compile_library
 
-from castoff.build import Request, build
-from castoff.compile import find_compiler, version_script
-from castoff.console import Console
-from castoff.elf import defined_symbols, needed_libraries, needed_versions, relocation_slots
-from castoff.errors import CompileError, MachineError, VerifyError
-from castoff.run import Runner
-from castoff.verify import newer_than
+from castoff.build.compile import find_compiler, version_script
+from castoff.build.pipeline import build
+from castoff.build.plan import Request
+from castoff.build.verify import newer_than
+from castoff.core.console import Console
+from castoff.core.errors import CompileError, MachineError, VerifyError
+from castoff.core.runner import Runner
+from castoff.formats.elf import defined_symbols, needed_libraries, needed_versions, relocation_slots
 
 
 def _build(tree: Tree, console: Console) -> Path:

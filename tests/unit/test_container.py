@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
-from castoff.build import ROOT
 from castoff.container.__main__ import run as run_command_line
 from castoff.container.builder import absolute_places, builder_image, builder_job, cache_volumes, is_for_source
 from castoff.container.builder import run as run_job
 from castoff.container.engine import Engine, Image, Job, find_engine
 from castoff.container.network import Network, machine_network, without_folders
 from castoff.container.train import assemble, labels, make_image
-from castoff.errors import ContainerError
+from castoff.core.errors import ContainerError
+from castoff.core.places import ROOT
 
 NOTHING = Network({}, None, ())
 

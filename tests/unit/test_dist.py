@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from castoff import dist
-from castoff.console import Console
-from castoff.dist import workplace
+from castoff.build import output_folder
+from castoff.build.output_folder import workplace
+from castoff.core.console import Console
 
 
 def _build(out: Path, console: Console, text: str) -> None:
@@ -17,7 +17,7 @@ def test_the_new_folder_takes_the_place_of_the_old_one(
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch, exchange: bool
 ) -> None:
     if not exchange:
-        monkeypatch.setattr(dist, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(output_folder, "_exchange", lambda one, other: False)
     _build(tmp_path, console, "old")
     _build(tmp_path, console, "new")
     assert (tmp_path / "x" / "file").read_text() == "new"

@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from castoff import doctor
-from castoff.build import ROOT
-from castoff.context import Context
-from castoff.doctor import Finding
-from castoff.elf import defined_symbols, relocation_slots
-from castoff.errors import MachineError
+from castoff.build import doctor
+from castoff.build.doctor import Finding
+from castoff.core.context import Context
+from castoff.core.errors import MachineError
+from castoff.core.places import ROOT
+from castoff.formats.elf import defined_symbols, relocation_slots
 
 
 @pytest.fixture(scope="module")

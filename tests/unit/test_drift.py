@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from made_up import PATCH, Tree, make_wheel
 
-from castoff.console import Console
-from castoff.drift import best_pins, show_drift
-from castoff.errors import CheckoutError, FetchError, TopicError
-from castoff.topics import load_topics
+from castoff.core.console import Console
+from castoff.core.errors import CheckoutError, FetchError, TopicError
+from castoff.model.topics import load_topics
+from castoff.upstream.drift import best_pins, show_drift
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = "first = 1\nsecond = 2\nthird = 3\nfourth = 4\nfifth = 5\n"

@@ -2,8 +2,8 @@ import errno
 
 import pytest
 
-from castoff import errors
-from castoff.errors import CastoffError, storage_error
+from castoff.core import errors
+from castoff.core.errors import CastoffError, storage_error
 
 
 def _classes() -> list[type[CastoffError]]:

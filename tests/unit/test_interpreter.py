@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from castoff import interpreter
-from castoff.console import Console
-from castoff.errors import MachineError
-from castoff.interpreter import find_interpreter
-from castoff.run import Runner
+from castoff.core import interpreter
+from castoff.core.console import Console
+from castoff.core.errors import MachineError
+from castoff.core.interpreter import find_interpreter
+from castoff.core.runner import Runner
 
 RUNNING = "{}.{}".format(*sys.version_info[:2])
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from made_up import Tree
 
-from castoff.lint import lint_topics
+from castoff.model.lint import lint_topics
 
 HUNK = """diff --git a/torch/x.py b/torch/x.py
 --- a/torch/x.py

@@ -7,7 +7,7 @@ import pytest
 from expecttest import assert_expected_inline
 from ruamel.yaml import YAML
 
-from castoff.build import ROOT
+from castoff.core.places import ROOT
 
 MANIFEST = ROOT / "examples" / "cluster" / "jobset.yaml"
 

@@ -5,13 +5,14 @@ import tomllib
 import pytest
 from made_up import PYTHON, TORCH_COMMIT, TORCH_XLA_COMMIT, Tree, make_wheel
 
-from castoff.build import Request, build
-from castoff.console import Console
-from castoff.errors import PinError
-from castoff.fetch import file_sha256
-from castoff.new_pin import new_pin, python_hunks
-from castoff.pin import load_pin
-from castoff.topics import load_topics, select
+from castoff.build.fetch import file_sha256
+from castoff.build.pipeline import build
+from castoff.build.plan import Request
+from castoff.core.console import Console
+from castoff.core.errors import PinError
+from castoff.model.pin import load_pin
+from castoff.model.topics import load_topics, select
+from castoff.upstream.new_pin import new_pin, python_hunks
 
 XLA_REQUIRES = ('libtpu==0.0.30; extra == "tpu"', 'jax==0.8.0; extra == "pallas"', 'jaxlib==0.8.0; extra == "pallas"')
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from made_up import Tree
 
-from castoff.build import ROOT
-from castoff.errors import PinError
-from castoff.pin import load_pin
+from castoff.core.errors import PinError
+from castoff.core.places import ROOT
+from castoff.model.pin import load_pin
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-from castoff.pipconfig import pip_settings, uv_environment
+from castoff.core.pipconfig import pip_settings, uv_environment
 
 LISTING = """WARNING: something
 :env:.find-links='/a /b'

@@ -13,16 +13,17 @@ import pytest
 from expecttest import assert_expected_inline
 from made_up import PATCH, PYTHON, Tree
 
-from castoff.build import ROOT, Request
-from castoff.console import Console
-from castoff.context import Context
-from castoff.errors import BuildError, CommandError, PreflightError, TopicError
-from castoff.pin import Source, load_pin
-from castoff.run import Runner
+from castoff.build.plan import Request
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.errors import BuildError, CommandError, PreflightError, TopicError
+from castoff.core.places import ROOT
+from castoff.core.runner import Runner
+from castoff.model.pin import Source, load_pin
+from castoff.model.topics import load_topics, select
 from castoff.source.plan import Command, Job, Step, make_plan, projects_to_overlay
 from castoff.source.preflight import Machine, check, examine, look, report
 from castoff.source.run import as_data, carry_out, describe, duration, source_build
-from castoff.topics import load_topics, select
 
 REPOSITORIES = ("https://github.com/pytorch/pytorch", "https://github.com/pytorch/xla")
 
@@ -316,11 +317,11 @@ KILLED = """
 import signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from castoff.cache import Cache
-from castoff.cli import _terminate
-from castoff.console import Console
-from castoff.context import Context
-from castoff.run import Runner
+from castoff.core.cache import Cache
+from castoff.cli.main import _terminate
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.runner import Runner
 from castoff.source.run import carry_out
 from test_source_build import _plan
 signal.signal(signal.SIGTERM, _terminate)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from castoff import splice as module
-from castoff.splice import splice
+from castoff.formats import splice as module
+from castoff.formats.splice import splice
 
 NAMES = st.text(st.sampled_from("abcé/.-"), min_size=1, max_size=12).filter(lambda name: not name.endswith("/"))
 MEMBERS = st.dictionaries(NAMES, st.binary(max_size=3000), min_size=1, max_size=8)

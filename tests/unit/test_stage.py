@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_up import PATCH, Tree
 
-from castoff.console import Console
-from castoff.errors import ApplyError, StageError, TopicError
-from castoff.stage import load_recipe, resolve_releases, stack_of, stage
-from castoff.topics import load_topics
+from castoff.core.console import Console
+from castoff.core.errors import ApplyError, StageError, TopicError
+from castoff.model.topics import load_topics
+from castoff.upstream.stage import load_recipe, resolve_releases, stack_of, stage
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = "first = 1\nsecond = 2\nthird = 3\nfourth = 4\nfifth = 5\n"

@@ -8,13 +8,13 @@ import runpy
 import pytest
 from made_up import Tree
 
-from castoff import cli
-from castoff.build import ROOT
-from castoff.console import Console
-from castoff.errors import TopicError
-from castoff.pin import load_pin
-from castoff.status import read_status
-from castoff.topics import load_topics
+from castoff.cli import main as cli
+from castoff.core.console import Console
+from castoff.core.errors import TopicError
+from castoff.core.places import ROOT
+from castoff.model.pin import load_pin
+from castoff.model.status import read_status
+from castoff.model.topics import load_topics
 
 
 class Terminal(io.StringIO):

@@ -1,9 +1,9 @@
 import pytest
 from made_up import Tree
 
-from castoff.build import ROOT
-from castoff.errors import TopicError
-from castoff.topics import load_topics, select
+from castoff.core.errors import TopicError
+from castoff.core.places import ROOT
+from castoff.model.topics import load_topics, select
 
 
 def test_topics_come_after_those_that_they_require(tree: Tree) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from castoff.errors import TpuError
+from castoff.core.errors import TpuError
 from castoff.tpu import client
 from castoff.tpu.client import TpuCompiler
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from castoff.errors import TpuError
+from castoff.core.errors import TpuError
 from castoff.tpu.client import Compiled
 from castoff.tpu.program import Step, counted, parse_request, report
 from castoff.tpu.trace import Graph, read_graphs

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from castoff.errors import RepackError
-from castoff.wheels import (
+from castoff.core.errors import RepackError
+from castoff.formats.wheels import (
     Row,
     dist_info,
     parse_record,

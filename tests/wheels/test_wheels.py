@@ -14,15 +14,15 @@ from zipfile import ZipFile
 
 import pytest
 
-from castoff.build import ROOT
-from castoff.changelog import release_number
-from castoff.console import Console
-from castoff.interpreter import find_interpreter
-from castoff.pin import PROJECTS, load_pin
-from castoff.pipconfig import current_uv_environment
-from castoff.run import Runner
-from castoff.tools import tool
-from castoff.topics import load_topics, select
+from castoff.core.console import Console
+from castoff.core.interpreter import find_interpreter
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.places import ROOT
+from castoff.core.runner import Runner
+from castoff.core.tools import tool
+from castoff.model.changelog import release_number
+from castoff.model.pin import PROJECTS, load_pin
+from castoff.model.topics import load_topics, select
 
 PIN = os.environ.get("CASTOFF_PIN", "2.9")
 DIST = ROOT / "dist" / f"{PIN}-cpu"

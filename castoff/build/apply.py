@@ -1,0 +1,392 @@
+"""Apply: the topics' files and hunks, laid on the members of a wheel or on an upstream checkout.
+
+Only the members that a hunk touches are taken out of the wheel. `git apply` does the work, with no
+fuzz, and its exit codes tell the outcome; its wording, which changes, is never read. Every topic of
+a wheel is tried before anything is reported. Hunks on C++ and on the lists of C++ files are for
+checkouts: a wheel has no such files, and they are passed over there by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from castoff.core.errors import ApplyError
+from castoff.core.runner import Runner
+from castoff.model.topics import CPP_SUFFIXES, PYTHON_SUFFIXES, Topic
+
+_HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_SHOWN_LINES = 12
+_AROUND = 3
+
+CHECKOUT_ONLY_SUFFIXES = (*CPP_SUFFIXES, ".bzl")
+"""Upstream's files that only a checkout has: C++, and the lists of what is compiled."""
+
+
+class Outcome(Enum):
+    """What became of one file of a topic."""
+
+    CLEAN = "clean"
+    ALREADY_UPSTREAM = "already upstream"
+    CONFLICT = "conflict"
+    TARGET_MISSING = "target missing"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The outcome of one file of a topic.
+
+    Attributes:
+        topic: The topic's full name.
+        path: The file, as the wheel has it.
+        outcome: What became of it.
+        detail: For a person: what was expected and what is there; empty if clean.
+    """
+
+    topic: str
+    path: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What the topics make of a wheel's Python files.
+
+    Attributes:
+        changed: The new contents of members that the wheel has.
+        added: The contents of members that it does not have.
+        trials: What became of each file.
+    """
+
+    changed: dict[str, bytes]
+    added: dict[str, bytes]
+    trials: tuple[Trial, ...]
+
+
+def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, runner: Runner) -> Applied:
+    """Lay topics on a wheel.
+
+    Args:
+        topics: The topics of the wheel's project, in order.
+        pin: The pin's name.
+        wheel: The upstream wheel.
+        tree: An empty folder to work in.
+        runner: Runs git.
+
+    Returns:
+        The members that change and those that are new.
+
+    Raises:
+        ApplyError: Some topic did not apply; the message has all of them.
+    """
+    trials: list[Trial] = []
+    touched: set[str] = set()
+    added: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        target = _Wheel(archive, tree)
+        for topic in topics:
+            new = _new_files(topic, topic.new_python(), target)
+            added.update(trial.path for trial in new if trial.outcome is Outcome.CLEAN)
+            hunks = _Hunks(topic, pin, target, runner).apply()
+            touched.update(trial.path for trial in hunks if trial.outcome is Outcome.CLEAN)
+            trials += [*new, *hunks]
+    failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
+    if failed:
+        raise _error(failed, pin, wheel.name)
+    return Applied(
+        changed={path: (tree / path).read_bytes() for path in sorted(touched - added)},
+        added={path: (tree / path).read_bytes() for path in sorted(added)},
+        trials=tuple(trials),
+    )
+
+
+def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tuple[str, ...]:
+    """Lay one topic on an upstream checkout, with everything that it has besides overlay/.
+
+    Args:
+        topic: The topic; those that it requires are in the checkout.
+        pin: The pin's name.
+        tree: The checkout.
+        runner: Runs git.
+
+    Returns:
+        The files that it has changed or added.
+
+    Raises:
+        ApplyError: It does not apply.
+    """
+    target = _Checkout(tree)
+    trials = [*_new_files(topic, topic.new_files(), target), *_Hunks(topic, pin, target, runner).apply()]
+    failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
+    if failed:
+        raise _error(failed, pin, f"the checkout of {topic.project}")
+    return tuple(trial.path for trial in trials)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a topic fits an upstream tree or wheel that it was not made for.
+
+    Attributes:
+        topic: Its full name.
+        pin: The pin whose hunks fit, or if none do the first that was tried; None if the topic has no hunks.
+        trials: What became of each file.
+        skipped: The files with hunks that a wheel does not have.
+    """
+
+    topic: str
+    pin: str | None
+    trials: tuple[Trial, ...]
+    skipped: tuple[str, ...]
+
+    @property
+    def failed(self) -> tuple[Trial, ...]:
+        """The files that do not fit."""
+        return tuple(trial for trial in self.trials if trial.outcome is not Outcome.CLEAN)
+
+
+def try_topics(
+    topics: Sequence[Topic], pins: Mapping[str, Sequence[str]], source: Path, tree: Path, runner: Runner
+) -> tuple[Fit, ...]:
+    """Try topics on an upstream tree or wheel, which stays as it is.
+
+    Args:
+        topics: The topics of its project, in order. Each is tried on top of those before it that fit.
+        pins: For each topic's full name, the pins whose hunks to try, best first.
+        source: A wheel, or the folder of a checkout.
+        tree: An empty folder to work in.
+        runner: Runs git.
+
+    Returns:
+        How each of them fits.
+    """
+    with ExitStack() as stack:
+        target: _Target
+        whole = source.is_dir()
+        target = _Copy(source, tree) if whole else _Wheel(stack.enter_context(zipfile.ZipFile(source)), tree)
+        return tuple(_try_topic(topic, pins[topic.key], target, runner) for topic in topics)
+
+
+def _try_topic(topic: Topic, pins: Sequence[str], target: _Target, runner: Runner) -> Fit:
+    wanted = topic.new_python() if isinstance(target, _Wheel) else topic.new_files()
+    new = _new_files(topic, wanted, target)
+    fits = []
+    for pin in pins:
+        hunks = _Hunks(topic, pin, target, runner)
+        trials = hunks.apply()
+        if trials or hunks.skipped:
+            fits.append(Fit(topic.key, pin, (*new, *trials), hunks.skipped))
+            if all(trial.outcome is Outcome.CLEAN for trial in trials):
+                return fits[-1]
+    return fits[0] if fits else Fit(topic.key, None, tuple(new), ())
+
+
+class _Wheel:
+    """The members of a wheel, each put into a folder when it is first asked for."""
+
+    name = "the wheel"
+
+    def __init__(self, archive: zipfile.ZipFile, tree: Path) -> None:
+        self.tree = tree
+        self._archive = archive
+        self._members = set(archive.namelist())
+
+    def has(self, path: str) -> bool:
+        if path in self._members and not (self.tree / path).exists():
+            (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.tree / path).write_bytes(self._archive.read(path))
+        return (self.tree / path).exists()
+
+    def takes(self, path: str) -> bool:
+        return not path.endswith(CHECKOUT_ONLY_SUFFIXES)
+
+
+class _Checkout:
+    """The files of a checkout."""
+
+    name = "the checkout"
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+
+    def has(self, path: str) -> bool:
+        return (self.tree / path).is_file()
+
+    def takes(self, _path: str) -> bool:
+        return True
+
+
+class _Copy(_Checkout):
+    """The files of a checkout that stays as it is, each copied to a folder when it is first asked for."""
+
+    def __init__(self, source: Path, tree: Path) -> None:
+        super().__init__(tree)
+        self._source = source
+
+    def has(self, path: str) -> bool:
+        if not (self.tree / path).exists() and (self._source / path).is_file():
+            (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._source / path, self.tree / path)
+        return super().has(path)
+
+
+_Target = _Wheel | _Checkout
+
+
+def _new_files(topic: Topic, files: Mapping[str, Path], target: _Target) -> list[Trial]:
+    trials: list[Trial] = []
+    for path, source in files.items():
+        if target.has(path):
+            detail = f"files/ holds new files only, but {target.name} or an earlier topic has this one already"
+            trials.append(Trial(topic.key, path, Outcome.CONFLICT, detail))
+            continue
+        (target.tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (target.tree / path).write_bytes(source.read_bytes())
+        trials.append(Trial(topic.key, path, Outcome.CLEAN, ""))
+    return trials
+
+
+class _Hunks:
+    """The hunks of one topic, tried on one wheel or checkout."""
+
+    def __init__(self, topic: Topic, pin: str, target: _Target, runner: Runner) -> None:
+        self._topic = topic
+        self._patch = topic.hunks(pin)
+        self._target = target
+        self._tree = target.tree
+        self._runner = runner
+        self.skipped: tuple[str, ...] = ()
+
+    def apply(self) -> list[Trial]:
+        """Try every file, and change the tree only if all of them are clean."""
+        if self._patch is None:
+            return []
+        listing = self._git("--numstat", "-z")
+        if listing is None:
+            return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
+        paths = [entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()]
+        self.skipped = tuple(path for path in paths if not self._target.takes(path))
+        trials = [self._try(path) for path in paths if path not in self.skipped]
+        if any(trial.outcome is not Outcome.CLEAN for trial in trials):
+            return trials
+        if trials and self._git(*self._only([trial.path for trial in trials])) is None:
+            return [self._trial(self._patch.name, Outcome.CORRUPT, "its files are clean each alone, but not together")]
+        return [trial if (self._tree / trial.path).exists() else self._removed(trial.path) for trial in trials]
+
+    def _removed(self, path: str) -> Trial:
+        return self._trial(path, Outcome.CORRUPT, "hunks change files; they do not remove or rename them")
+
+    def _try(self, path: str) -> Trial:
+        if not path.endswith((*PYTHON_SUFFIXES, *CHECKOUT_ONLY_SUFFIXES)):
+            detail = f"hunks are for {', '.join((*PYTHON_SUFFIXES, *CHECKOUT_ONLY_SUFFIXES))} files"
+            return self._trial(path, Outcome.CORRUPT, detail)
+        if not self._target.has(path):
+            detail = f"{self._target.name} has no such file; new files go under files/"
+            return self._trial(path, Outcome.TARGET_MISSING, detail)
+        only = self._only([path])
+        if self._git("--check", *only) is not None:
+            return self._trial(path, Outcome.CLEAN, "")
+        if self._git("--check", "--reverse", *only) is not None:
+            return self._trial(path, Outcome.ALREADY_UPSTREAM, "the file reads already as the hunks would make it")
+        return self._trial(path, Outcome.CONFLICT, self._conflict(path))
+
+    def _trial(self, path: str, outcome: Outcome, detail: str) -> Trial:
+        return Trial(self._topic.key, path, outcome, detail)
+
+    def _only(self, paths: Sequence[str]) -> list[str]:
+        return [f"--include={path}" for path in paths]
+
+    def _git(self, *options: str) -> str | None:
+        """Run `git apply`; return what it wrote, or None if it failed."""
+        assert self._patch is not None
+        completed = self._runner.run(
+            ["git", "apply", "--whitespace=nowarn", *options, self._patch],
+            name=f"apply-{self._topic.name}",
+            cwd=self._tree,
+            env=git_environment(self._tree),
+            check=False,
+        )
+        return completed.output if completed.returncode == 0 else None
+
+    def _conflict(self, path: str) -> str:
+        """Show the first hunk that has no place in the file."""
+        assert self._patch is not None
+        present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
+        for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
+            if not _occurs(expected, present):
+                # A few lines more: earlier topics may have moved the place.
+                window = present[max(start - 1 - _AROUND, 0) : start - 1 + len(expected) + _AROUND]
+                return (
+                    f"the hunk at line {start} expects\n{_quote(expected)}\n"
+                    f"and the file has there\n{_quote(window) if window else '    (the end of the file)'}"
+                )
+        return "each hunk has its place, but not in this order"
+
+
+def git_environment(tree: Path) -> dict[str, str]:
+    """Keep git from finding a repository around the tree (it would skip files), and from its user's settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment.update(
+        GIT_CEILING_DIRECTORIES=str(tree.resolve().parent),
+        GIT_CONFIG_GLOBAL=os.devnull,
+        GIT_CONFIG_NOSYSTEM="1",
+    )
+    return environment
+
+
+def _old_sides(patch: str, path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield, for each hunk of a file, its line number and the lines it expects."""
+    inside = False
+    start = 0
+    lines: list[str] | None = None
+    for line in [*patch.splitlines(), "diff --git end"]:
+        header = _HUNK_HEADER.match(line)
+        if lines is not None and (header or line.startswith("diff --git ")):
+            yield start, lines
+            lines = None
+        if line.startswith("diff --git "):
+            inside = line.endswith(f" b/{path}")
+        elif header and inside:
+            start, lines = int(header.group(1)), []
+        elif lines is not None and (not line or line[0] in " -"):
+            lines.append(line[1:])
+
+
+def _occurs(block: list[str], lines: list[str]) -> bool:
+    return any(lines[at : at + len(block)] == block for at in range(len(lines) - len(block) + 1))
+
+
+def _quote(lines: list[str]) -> str:
+    shown = [f"    | {line}" for line in lines[:_SHOWN_LINES]]
+    if len(lines) > _SHOWN_LINES:
+        shown.append(f"    … and {len(lines) - _SHOWN_LINES} more")
+    return "\n".join(shown)
+
+
+def _error(failed: list[Trial], pin: str, where: str) -> ApplyError:
+    reports = []
+    for trial in failed:
+        detail = trial.detail.replace("\n", "\n  ")
+        reports.append(f"{trial.topic}: {trial.path}: {trial.outcome.value}\n  {detail}")
+    first = failed[0]
+    advice = {
+        Outcome.ALREADY_UPSTREAM: f"Drop the hunk, or say 'upstream' for {pin} in topic.toml.",
+        Outcome.CORRUPT: "Export the patch again with git diff.",
+    }
+    return ApplyError(
+        f"{len({trial.topic for trial in failed})} topic(s) do not apply to {where}",
+        expected="every file of every topic applies cleanly",
+        found="\n".join(reports),
+        next_step=advice.get(
+            first.outcome, f"Make patches/{first.topic} fit the file as it is there, then do the same again."
+        ),
+    )

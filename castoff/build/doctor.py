@@ -1,0 +1,94 @@
+"""Doctor: whether an environment with the wheels, and the machine under it, are well.
+
+The examination itself is a module that the torch_xla wheel brings along, ``castoff_doctor``, because a
+cluster's host has the wheels and not castoff. Here it is run with the Python that is asked about.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console as RichConsole
+from rich.table import Table
+from rich.text import Text
+
+from castoff.core.context import Context
+from castoff.core.errors import MachineError
+from castoff.core.interpreter import find_interpreter
+
+MODULE = Path("patches/torch_xla/kill-switch/files/castoff_doctor.py")
+"""Where the examination is, in castoff's tree."""
+
+_STYLES = {"ok": "green", "note": "yellow", "fault": "bold red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        check: What it is.
+        status: "ok", "note" or "fault".
+        found: How it is.
+        next_step: What to do about it.
+    """
+
+    check: str
+    status: str
+    found: str
+    next_step: str
+
+
+def examine(root: Path, python: str | None, require_tpu: bool, context: Context) -> tuple[bool, list[Finding]]:
+    """Examine an environment.
+
+    Args:
+        root: Castoff's tree.
+        python: The Python of the environment.
+        require_tpu: Whether a missing TPU is a fault.
+        context: The means of the command.
+
+    Returns:
+        Whether all is well, and what was found.
+
+    Raises:
+        MachineError: There is no such Python, or the examination did not come to its end.
+    """
+    path = find_interpreter(python, context.runner).path if python else None
+    if path is None:
+        raise MachineError(
+            "there is no environment to examine",
+            expected="an active environment, or the path of its python with --python",
+            found="no Python" if python is None else f"no {python}",
+            next_step="Activate the environment that has the wheels, or name its python.",
+        )
+    command: list[str | Path] = [path, root / MODULE, "--json", *(["--require-tpu"] if require_tpu else [])]
+    completed = context.runner.run(command, name="doctor", check=False)
+    try:
+        answer = json.loads(completed.output.splitlines()[-1])
+        return bool(answer["well"]), [Finding(**row) for row in answer["findings"]]
+    except (IndexError, ValueError, TypeError, KeyError) as error:
+        raise MachineError(
+            f"{path} could not be examined",
+            expected="the examination ends with its findings",
+            found=completed.tail,
+            next_step=f"Read the whole log: {completed.log}",
+        ) from error
+
+
+def report(findings: list[Finding]) -> str:
+    """Return the findings as a table for a person."""
+    table = Table("", "check", "found", box=None, header_style="bold", pad_edge=False)
+    for finding in findings:
+        found = Text(finding.found)
+        if finding.status != "ok" and finding.next_step:
+            found.append(f"\n→ {finding.next_step}", style="dim")
+        table.add_row(Text(finding.status, style=_STYLES[finding.status]), finding.check, found)
+    file = io.StringIO()
+    console = RichConsole(file=file, force_terminal=sys.stdout.isatty(), width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

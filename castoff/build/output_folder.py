@@ -1,0 +1,134 @@
+"""The output folder: at any moment either the old one or the new one, whole."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from castoff.core.console import Console
+from castoff.core.errors import DistError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a build works until it is finished.
+
+    Attributes:
+        folder: The empty folder that will take the place of the output folder.
+        target: The output folder.
+        logs: Where the logs of the programs that the build runs go.
+    """
+
+    folder: Path
+    target: Path
+    logs: Path
+
+
+@contextmanager
+def workplace(out: Path, name: str, console: Console) -> Iterator[Workplace]:
+    """Lend the place to build one output folder in, and put that in place at the end.
+
+    If the body raises, the old output folder stays as it is and the logs are kept.
+
+    Args:
+        out: The folder of all output folders, ``dist``.
+        name: The name of this one, such as "2.9-cpu".
+        console: Told when another build has to be waited for.
+
+    Raises:
+        DistError: Something else is in the place of the output folder.
+    """
+    target = out / name
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise DistError(
+            f"{target} is in the way",
+            expected="a folder that castoff built, or nothing",
+            found="a file or a symbolic link",
+            next_step="Move it away, or choose another place with --out.",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / f".{name}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        console.note(f"waiting for another build of {target} to finish")
+        lock.acquire()
+    try:
+        _recover(out, name)
+        place = Workplace(out / f".{name}.new", target, out / "logs" / name)
+        shutil.rmtree(place.logs, ignore_errors=True)
+        place.folder.mkdir()
+        try:
+            yield place
+            publish(place.folder, target)
+        finally:
+            shutil.rmtree(place.folder, ignore_errors=True)
+        shutil.rmtree(place.logs, ignore_errors=True)
+        if not any(place.logs.parent.glob("*")):
+            shutil.rmtree(place.logs.parent, ignore_errors=True)
+    finally:
+        lock.release()
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Put a finished folder in the place of another one, in one step.
+
+    Args:
+        folder: The finished folder; afterwards the old one is there, or nothing.
+        target: The place.
+    """
+    for path in folder.iterdir():
+        _to_disk(path)
+    _to_disk(folder)
+    if not target.exists():
+        folder.rename(target)
+    elif not _exchange(folder, target):
+        # A file system that cannot exchange: a build that is killed between the two steps is
+        # repaired by the next one, which finds the old folder under this name.
+        old = target.parent / f".{target.name}.old"
+        target.rename(old)
+        folder.rename(target)
+        shutil.rmtree(old)
+    _to_disk(target.parent)
+
+
+def _recover(out: Path, name: str) -> None:
+    """Clear away what a killed build left. The lock is held: nobody is using it."""
+    old = out / f".{name}.old"
+    if old.exists() and not (out / name).exists():
+        old.rename(out / name)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(out / f".{name}.new", ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; return False where the system cannot."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        return False
+    if function(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,173 @@
+"""Pipeline: the stages of a build, in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from castoff.build.apply import Applied, apply_topics
+from castoff.build.compile import (
+    Compiler,
+    Overlay,
+    TorchTree,
+    compile_overlay,
+    find_compiler,
+    unpack_torch,
+)
+from castoff.build.fetch import BaseWheel, fetch_libtpu, fetch_wheel
+from castoff.build.manifest import (
+    Build,
+    constraints,
+    cuda_packages,
+    install_line,
+    install_text,
+    manifest,
+    tree_revision,
+    write_manifest,
+)
+from castoff.build.output_folder import Workplace, workplace
+from castoff.build.plan import Plan, Request, plan_build
+from castoff.build.recorded import link, reuse
+from castoff.build.repack import PatchedWheel, repack, with_overlay
+from castoff.build.verify import verify_all
+from castoff.core.cache import Cache
+from castoff.core.console import Console
+from castoff.core.context import Context
+from castoff.core.places import cache_root
+from castoff.core.runner import Runner
+from castoff.model.pin import PROJECTS, Pin
+
+
+def build(request: Request, console: Console) -> Path:
+    """Build the patched wheels.
+
+    Args:
+        request: What the user wants.
+        console: Shows how it goes.
+
+    Returns:
+        The output folder.
+
+    Raises:
+        CastoffError: What went wrong; the output folder is as it was.
+    """
+    with workplace(request.out.absolute(), f"{request.pin}-{request.target}", console) as place:
+        runner = Runner(place.logs, console)
+        with console.step("pin", f"{request.pin}, target {request.target}"):
+            plan = plan_build(request, runner)
+            compiler = find_compiler(runner) if any(topic.sources() for topic in plan.topics) else None
+        context = Context(Cache(cache_root(), console), runner, console)
+        _build(request, plan, compiler, place, context)
+    versions = {project: plan.wheel_version(project) for project in PROJECTS}
+    line = install_line(request.target)
+    console.result(
+        f"built {plan.target}\ninstall it, from within that folder: {line}",
+        {"out": str(plan.target), "versions": versions, "install": line},
+    )
+    return plan.target
+
+
+def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workplace, context: Context) -> None:
+    console = context.console
+    with console.step("fetch", "upstream's wheels, by hash"):
+        bases = {
+            project: fetch_wheel(plan.pin, project, plan.interpreter.version, indexes=request.indexes, context=context)
+            for project in PROJECTS
+        }
+        torch = unpack_torch(bases["torch"], plan.pin, context.cache)
+        libtpu = None
+        if request.target == "tpu":
+            libtpu = fetch_libtpu(plan.pin, plan.interpreter.version, indexes=request.indexes, context=context)
+            link(libtpu.path, place.folder / libtpu.path.name)
+    with console.step("compile", "the overlays"):
+        overlays = _compile(plan, compiler, torch, context)
+    wheels, verified = reuse(request, plan, bases, overlays, place=place, console=console) or ([], None)
+    if not wheels:
+        wheels = _make(plan, bases, overlays, torch, place=place, context=context)
+    if verified is None or (request.verify_install and not verified.installed):
+        with console.step("verify", "what was built"):
+            verified = verify_all(
+                wheels, overlays, torch, plan.pin, plan.interpreter, install=request.verify_install, context=context
+            )
+    described = Build(
+        pin=plan.pin,
+        target=request.target,
+        python=plan.interpreter.version,
+        version=plan.version,
+        revision=tree_revision(request.root),
+        topics=plan.topics,
+        overlays=list(overlays.values()),
+        wheels=wheels,
+        libtpu=libtpu,
+        verified=verified,
+    )
+    if libtpu is not None:
+        _warn_of_cuda(wheels, plan.pin, console)
+        (place.folder / "INSTALL.txt").write_text(install_text(described), encoding="utf-8")
+    (place.folder / "constraints.txt").write_text(constraints(described), encoding="utf-8")
+    write_manifest(place.folder / "manifest.json", manifest(described))
+
+
+def _make(
+    plan: Plan,
+    bases: Mapping[str, BaseWheel],
+    overlays: Mapping[str, Overlay],
+    torch: TorchTree,
+    *,
+    place: Workplace,
+    context: Context,
+) -> list[PatchedWheel]:
+    console = context.console
+    with tempfile.TemporaryDirectory(prefix="work-", dir=place.folder) as work_name:
+        work = Path(work_name)
+        with console.step("apply", f"{len(plan.topics)} topics"):
+            applied = {project: _apply(plan, project, bases[project], work, context.runner) for project in PROJECTS}
+        with console.step("repack", f"version {plan.wheel_version('torch')}"):
+            wheels = []
+            for project in PROJECTS:
+                overlay = overlays.get(project)
+                libraries = {}
+                if project == "torch" and overlay is not None:
+                    libraries = with_overlay(torch, overlay, work, context.runner)
+                wheels.append(
+                    repack(
+                        bases[project],
+                        plan.wheel_version(project),
+                        applied[project],
+                        requires=plan.pin.upstream(project).requires,
+                        overlay=overlay,
+                        libraries=libraries,
+                        folder=place.folder,
+                        console=console,
+                    )
+                )
+    return wheels
+
+
+def _warn_of_cuda(wheels: Sequence[PatchedWheel], pin: Pin, console: Console) -> None:
+    packages = cuda_packages(wheels)
+    if packages:
+        index = next((variant.index for variant in pin.variants.values() if variant.index), None)
+        console.warn(
+            f"this torch started from upstream's CUDA build: installing it brings {len(packages)} packages for GPUs "
+            f"along, about 3 GB, which a TPU host has no use for."
+            + (f" To start from the CPU build: --index {index}" if index else "")
+        )
+
+
+def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner) -> Applied:
+    tree = work / project
+    tree.mkdir()
+    own = [topic for topic in plan.topics if topic.project == project]
+    return apply_topics(own, plan.pin.name, base.path, tree, runner)
+
+
+def _compile(plan: Plan, compiler: Compiler | None, torch: TorchTree, context: Context) -> dict[str, Overlay]:
+    if compiler is None:
+        return {}
+    overlays = {
+        project: compile_overlay(project, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)
+        for project in PROJECTS
+    }
+    return {project: overlay for project, overlay in overlays.items() if overlay is not None}

@@ -1,0 +1,121 @@
+"""Plan: everything of a build that can be decided before a wheel is touched."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.build.fetch import cached_path
+from castoff.core.cache import Cache
+from castoff.core.console import Console
+from castoff.core.interpreter import Interpreter, check_machine, find_interpreter
+from castoff.core.places import ROOT, cache_root
+from castoff.core.runner import Runner
+from castoff.model.changelog import release_number
+from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.topics import Topic, load_topics, select
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to have built.
+
+    Attributes:
+        target: What the wheels are for.
+        pin: The name of the pin.
+        python: A CPython version, the path of one, or None for the running one.
+        indexes: Package indexes to look at besides pip's own.
+        out: The folder of all output folders.
+        verify_install: Whether to install and import the wheels.
+        root: The tree with pins, patches and the changelog.
+    """
+
+    target: str
+    pin: str
+    python: str | None
+    indexes: tuple[str, ...]
+    out: Path
+    verify_install: bool
+    root: Path = ROOT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build would do.
+
+    Attributes:
+        pin: The pin.
+        version: The version of castoff, such as "castoff.1".
+        interpreter: The CPython that the wheels are for.
+        topics: The topics that would be applied, in order.
+        target: The output folder.
+    """
+
+    pin: Pin
+    version: str
+    interpreter: Interpreter
+    topics: tuple[Topic, ...]
+    target: Path
+
+    def wheel_version(self, project: str) -> str:
+        """Return the version of a project's wheel."""
+        return f"{self.pin.upstream(project).version}+{self.version}"
+
+
+def plan_build(request: Request, runner: Runner) -> Plan:
+    """Decide everything that can be decided without touching a wheel.
+
+    Args:
+        request: What the user wants.
+        runner: Runs the interpreter to ask what it is.
+
+    Raises:
+        CastoffError: Something is wrong with the machine, the pin, the topics or the changelog.
+    """
+    check_machine()
+    pin = load_pin(request.root / "pins", request.pin)
+    interpreter = find_interpreter(request.python, runner, pin.pythons)
+    for project in PROJECTS:
+        pin.accepted(project, interpreter.version)
+    if request.target == "tpu":
+        pin.libtpu_sha256(interpreter.version)
+    return Plan(
+        pin=pin,
+        version=f"castoff.{release_number(request.root / 'CHANGELOG.md')}",
+        interpreter=interpreter,
+        topics=select(load_topics(request.root / "patches"), pin.name),
+        target=request.out.absolute() / f"{pin.name}-{request.target}",
+    )
+
+
+def dry_run(request: Request, console: Console) -> None:
+    """Show what a build would do, and write nothing."""
+    with tempfile.TemporaryDirectory(prefix="castoff-") as logs:
+        plan = plan_build(request, Runner(Path(logs), console))
+    cache = Cache(cache_root(), console)
+    rows = [f"pin      {plan.pin.name} for CPython {plan.interpreter.version}, target {request.target}"]
+    wheels: dict[str, object] = {}
+    for project in PROJECTS:
+        accepted = plan.pin.accepted(project, plan.interpreter.version)
+        kept = next((path for wheel in accepted if (path := cached_path(cache, wheel)) is not None), None)
+        rows.append(f"fetch    {kept.name + ' from the cache' if kept else project + ' from the package index'}")
+        wheels[project] = {"version": plan.wheel_version(project), "cached": kept is not None}
+    if request.target == "tpu":
+        rows.append(f"fetch    libtpu {plan.pin.for_tpu().libtpu}")
+    for topic in plan.topics:
+        compiled = f", {len(topic.sources())} C++ source(s)" if topic.sources() else ""
+        rows.append(f"apply    {topic.key}: {topic.title}{compiled}")
+    rows += [f"repack   {project} {plan.wheel_version(project)}" for project in PROJECTS]
+    tried = request.verify_install and plan.interpreter.path is not None
+    rows.append(f"verify   structure, symbol versions{', installation, interposition' if tried else ' only'}")
+    rows.append(f"write    {plan.target}")
+    data: dict[str, object] = {
+        "pin": plan.pin.name,
+        "python": plan.interpreter.version,
+        "target": request.target,
+        "topics": [topic.key for topic in plan.topics],
+        "wheels": wheels,
+        "out": str(plan.target),
+    }
+    console.result("\n".join(rows), data)

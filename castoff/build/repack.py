@@ -1,0 +1,143 @@
+"""Repack: a patched wheel from the stock one, the topics' files and the overlay."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.build.apply import Applied
+from castoff.build.compile import Overlay, TorchTree, overlay_name
+from castoff.build.fetch import BaseWheel, file_sha256
+from castoff.core.console import Console
+from castoff.core.runner import Runner
+from castoff.core.tools import tool
+from castoff.formats.splice import splice
+from castoff.formats.wheels import (
+    dist_info,
+    replaced_version,
+    replaced_version_module,
+    updated_record,
+    with_requirements,
+)
+
+GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
+"""The library that `import torch` loads before any other, for everyone to see."""
+
+
+@dataclass(frozen=True)
+class PatchedWheel:
+    """A wheel that castoff made.
+
+    Attributes:
+        project: "torch" or "torch_xla".
+        path: The file.
+        version: Its version.
+        sha256: Its hash.
+        base: The upstream wheel that it was made from.
+        renames: Members that only have another name now, by their old names.
+        changed: Members that differ from upstream's, sorted, by their new names.
+        added: Members that upstream's does not have, sorted.
+    """
+
+    project: str
+    path: Path
+    version: str
+    sha256: str
+    base: BaseWheel
+    renames: dict[str, str]
+    changed: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+def with_overlay(torch: TorchTree, overlay: Overlay, work: Path, runner: Runner) -> dict[str, bytes]:
+    """Return the changed libtorch_global_deps.so, which loads torch's overlay.
+
+    The overlay thereby comes before libtorch_cpu.so in the order in which symbols are looked up.
+
+    Args:
+        torch: The unpacked torch wheel.
+        overlay: The overlay of torch.
+        work: A folder to work in.
+        runner: Runs patchelf.
+    """
+    library = work / Path(GLOBAL_DEPS).name
+    library.write_bytes((torch.lib / library.name).read_bytes())
+    runner.run([tool("patchelf"), "--add-needed", overlay.path.name, library], name="patchelf")
+    return {GLOBAL_DEPS: library.read_bytes()}
+
+
+def repack(
+    base: BaseWheel,
+    version: str,
+    applied: Applied,
+    *,
+    requires: Sequence[str],
+    overlay: Overlay | None,
+    libraries: Mapping[str, bytes],
+    folder: Path,
+    console: Console,
+) -> PatchedWheel:
+    """Write a patched wheel.
+
+    Args:
+        base: The upstream wheel.
+        version: The version of the new one.
+        applied: What the topics make of its Python files.
+        requires: What it requires besides what upstream's says.
+        overlay: Its overlay, if it has one.
+        libraries: Changed libraries, by member.
+        folder: Where the wheel goes.
+        console: Shows progress.
+
+    Returns:
+        The wheel.
+
+    Raises:
+        RepackError: The upstream wheel is not as castoff knows it.
+    """
+    project = base.pinned.project
+    with zipfile.ZipFile(base.path) as archive:
+        names = archive.namelist()
+        old_info = dist_info(names)
+        new_info = f"{project}-{version}.dist-info"
+        renames = {name: new_info + name.removeprefix(old_info) for name in names if name.startswith(f"{old_info}/")}
+        module = f"{project}/version.py"
+        contents = {**applied.changed, **applied.added, **libraries}
+        contents[module] = replaced_version_module(contents.get(module, archive.read(module)), version)
+        metadata = replaced_version(archive.read(f"{old_info}/METADATA"), version)
+        contents[f"{new_info}/METADATA"] = with_requirements(metadata, requires)
+        if overlay is not None:
+            contents[f"{project}/lib/{overlay_name(project)}"] = overlay.path.read_bytes()
+        record = f"{new_info}/RECORD"
+        contents[record] = updated_record(archive.read(f"{old_info}/RECORD"), renames, contents)
+    target = folder / wheel_name(base.path.name, version)
+    with console.progress(f"writing {project}") as advance:
+        splice(base.path, target, contents=contents, renames=renames, modes=_modes(contents), advance=advance)
+    present = {renames.get(name, name) for name in names}
+    return PatchedWheel(
+        project=project,
+        path=target,
+        version=version,
+        sha256=file_sha256(target),
+        base=base,
+        renames=renames,
+        changed=tuple(sorted(contents.keys() & present)),
+        added=tuple(sorted(contents.keys() - present)),
+    )
+
+
+def wheel_name(base: str, version: str) -> str:
+    """Return the file name of a wheel with another version.
+
+    Args:
+        base: The name of the wheel it is made from.
+        version: The new version.
+    """
+    name, _, tags = base.split("-", 2)
+    return f"{name}-{version}-{tags}"
+
+
+def _modes(contents: Mapping[str, bytes]) -> dict[str, int]:
+    return {name: 0o755 for name in contents if name.endswith(".so")}

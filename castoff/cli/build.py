@@ -1,0 +1,152 @@
+"""build, verify and assemble: make wheels and check them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from castoff.build.pipeline import build
+from castoff.build.plan import Request, dry_run
+from castoff.build.recorded import verify_folder
+from castoff.cli.boundary import boundary
+from castoff.cli.options import IndexOption, InstallOption, JsonOption, Mode, PinOption, Target, VerboseOption
+from castoff.core.console import Console
+from castoff.core.places import ROOT
+from castoff.source.assemble import assemble
+from castoff.source.run import source_build
+from castoff.upstream.commands import compare_upstream_tests
+
+app = typer.Typer()
+
+
+@app.command("build")
+def build_command(
+    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases to start from; see pins/.")] = "2.9",
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION|PATH",
+            help="The CPython that the wheels are for, as a version (3.11) or the path of an interpreter.",
+            show_default="the one that runs castoff",
+        ),
+    ] = None,
+    index: IndexOption = None,
+    out: Annotated[
+        Path,
+        typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
+    ] = ROOT / "dist",
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="overlay: from the stock wheels, in a minute. source: from upstream's sources, with upstream's own "
+            "build, in hours; docs/source-build.md."
+        ),
+    ] = Mode.OVERLAY,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Where a build from source works.", show_default="in the cache"),
+    ] = None,
+    verify_install: InstallOption = True,
+    dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Build patched torch and torch_xla wheels, from the stock ones or from source.
+
+    The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
+    and manifest.json (what went in). It appears whole, or stays as it was.
+
+    In a container, with docker, podman or buildah: ./build.sh --docker and the same options.
+    """
+    if mode is Mode.SOURCE and (index or not verify_install):
+        raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")
+    if mode is Mode.OVERLAY and work is not None:
+        raise typer.BadParameter("--work is for --mode source")
+    request = Request(
+        target=target.value,
+        pin=pin,
+        python=python,
+        indexes=tuple(index or ()),
+        out=out,
+        verify_install=verify_install,
+    )
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        if mode is Mode.SOURCE:
+            source_build(request, work, console, dry_run=dry_run_only)
+        elif dry_run_only:
+            dry_run(request, console)
+        else:
+            build(request, console)
+
+
+@app.command("verify")
+def verify_command(
+    folder: Annotated[Path, typer.Argument(help="A folder that `castoff build` made, such as dist/2.9-cpu.")],
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The interpreter to try the wheels with.",
+            show_default="one of the wheels' version, if there is one",
+        ),
+    ] = None,
+    index: IndexOption = None,
+    verify_install: InstallOption = True,
+    upstream_tests: Annotated[
+        bool,
+        typer.Option(
+            "--upstream-tests", help="Instead, run upstream's own tests on stock and on these wheels, and compare."
+        ),
+    ] = False,
+    whole: Annotated[bool, typer.Option("--all", help="All of upstream's tests that are known; takes hours.")] = False,
+    environments: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="STOCK PATCHED", help="The Pythons of two environments, so that none have to be made."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--checkout", help="A checkout of torch to take upstream's tests from.")
+    ] = None,
+    outcomes: Annotated[
+        Path | None, typer.Option(help="A folder that keeps the outcomes on stock wheels for the next time.")
+    ] = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Check wheels that were built before.
+
+    They are compared with upstream's member by member, their libraries with what the platform tag allows, and
+    unless told otherwise they are installed, imported, and looked at while running.
+    """
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        if upstream_tests:
+            stock, patched = environments or (None, None)
+            compare_upstream_tests(
+                folder,
+                stock=stock,
+                patched=patched,
+                source=source,
+                known=outcomes,
+                whole=whole,
+                indexes=tuple(index or ()),
+                console=console,
+            )
+            return
+        verify_folder(folder, python=python, indexes=tuple(index or ()), install=verify_install, console=console)
+
+
+@app.command("assemble", hidden=True)
+def assemble_command(
+    torch: Annotated[Path, typer.Argument(help="The wheel of torch, in the folder dist of its checkout.")],
+    torch_xla: Annotated[Path, typer.Argument(help="That of torch_xla.")],
+    pin: PinOption,
+    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
+    python: Annotated[str, typer.Option(metavar="PATH", help="The CPython that the wheels are for.")],
+    out: Annotated[Path, typer.Option(help="Where the output folder goes.")],
+    json_lines: JsonOption = False,
+) -> None:
+    """Make an output folder from the wheels that upstream's builds left: the last step of a build from source."""
+    with boundary(Console(json_lines=json_lines)) as console:
+        assemble(pin, target.value, python, wheels=(torch, torch_xla), out=out, console=console)

@@ -1,0 +1,139 @@
+"""doctor and audit: look at an environment, and at a program in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from castoff.audit import program as audit_program
+from castoff.audit import show as audit_show
+from castoff.build import doctor
+from castoff.cli.boundary import boundary
+from castoff.cli.options import (
+    CallsOption,
+    IndexOption,
+    JsonOption,
+    PinOption,
+    ProgramPythonOption,
+    VerboseOption,
+    Wheels,
+)
+from castoff.core.console import Console
+from castoff.core.context import means
+from castoff.core.interpreter import active_python
+from castoff.core.places import ROOT
+from castoff.model.pin import load_pin
+
+app = typer.Typer()
+
+
+@app.command("doctor")
+def doctor_command(
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python of the environment to look at.", show_default="the active one"),
+    ] = None,
+    require_tpu: Annotated[bool, typer.Option("--require-tpu", help="Count a missing TPU as a fault.")] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Look whether an environment with the wheels is well: versions, ABI, topics, interpositions, libtpu, TPU.
+
+    Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
+    """
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        with means(console) as context:
+            well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
+        verdict = "all is well" if well else "something is amiss"
+        data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
+        console.result(f"{doctor.report(findings)}\n{verdict}", data)
+    if not well:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
+    meta: Annotated[
+        bool,
+        typer.Option("--meta", help="Without any device or memory: run it with torch's default device set to meta."),
+    ] = False,
+    max_casts: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 1 if the step has more casts between float dtypes.")
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Exit with 1 if it has a cast of this kind: exact-widening, lossy-narrowing, exact-round-trip or "
+            "lossy-round-trip. May be given more than once.",
+        ),
+    ] = None,
+    compare: Annotated[Wheels | None, typer.Option(help="Also audit it under stock wheels, and show both.")] = None,
+    stock_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment with stock wheels, for --compare stock.",
+            show_default="one that is made for it, once",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option("--tpu", metavar="TOPOLOGY", help="Also ask the TPU compiler what it keeps of each: v5e:2x2."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with everything to this file.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the whole report, IR included, as JSON to this file.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show conversions from and to integers, too. They are never counted.")
+    ] = False,
+    python: ProgramPythonOption = None,
+    calls: CallsOption = 2,
+    pin: PinOption = "2.9",
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """List every cast of a step: where it comes from, why it is there, what it costs, what removes it.
+
+    The function is called without arguments, on CPU-XLA. Each dtype conversion of its forward, backward and
+    optimizer is listed with its line and module, and traced to the IR.
+
+    Exit status 1 if --max-casts or --forbid is not kept to.
+    """
+    if meta and (html or compare or stock_python or topology):
+        raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts and --forbid")
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        request = audit_program.parse_request(program, calls, python, topology)
+        audit_program.check_kinds(forbid or ())
+        with means(console) as context:
+            if meta:
+                found = audit_program.meta_program(request, context)
+                faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)
+            else:
+                reports = audit_program.audit_program(
+                    request,
+                    load_pin(ROOT / "pins", pin),
+                    compare_stock=compare is not None,
+                    stock_python=stock_python,
+                    indexes=tuple(index or ()),
+                    context=context,
+                )
+                faults = audit_show.show(
+                    program,
+                    reports,
+                    max_casts,
+                    forbid or (),
+                    files=audit_show.Files(html, report),
+                    everything=everything,
+                    console=console,
+                )
+    if faults:
+        raise typer.Exit(1)

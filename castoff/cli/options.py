@@ -1,0 +1,69 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Target(StrEnum):
+    """What wheels can be built for."""
+
+    CPU = "cpu"
+    TPU = "tpu"
+
+
+class Mode(StrEnum):
+    """How wheels can be built."""
+
+    OVERLAY = "overlay"
+    SOURCE = "source"
+
+
+class Wheels(StrEnum):
+    """Whose wheels a program can be compared under."""
+
+    STOCK = "stock"
+
+
+class Project(StrEnum):
+    """What can be checked out."""
+
+    TORCH = "torch"
+    TORCH_XLA = "torch_xla"
+
+
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show each command that is run.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON object a line, for programs.")]
+IndexOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--index",
+        metavar="URL",
+        help="A package index to look at besides those that pip is configured with. May be given more than once. "
+        "Wherever a wheel comes from, it is accepted by its hash only.",
+    ),
+]
+InstallOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify-install/--no-verify-install",
+        help="Install the wheels into a scratch environment, import them, and look where each interposed symbol "
+        "leads. That needs a Python of the right version, and torch's dependencies from a package index.",
+    ),
+]
+
+
+ProgramPythonOption = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
+]
+CallsOption = Annotated[
+    int,
+    typer.Option(
+        min=1, help="How often to call the function; the last call counts. The first may make optimizer state."
+    ),
+]
+PinOption = Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")]

@@ -1,0 +1,177 @@
+"""drift, checkout, refresh, stage and pin: work with upstream's trees and releases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from castoff.cli.boundary import boundary
+from castoff.cli.options import IndexOption, JsonOption, Project, VerboseOption
+from castoff.core.console import Console
+from castoff.upstream.commands import make_checkout, refresh_topic, update_checkout
+from castoff.upstream.drift import show_drift
+from castoff.upstream.new_pin import new_pin
+from castoff.upstream.stage import stage
+
+app = typer.Typer()
+pin_app = typer.Typer(help="The pins: pairs of upstream releases to start from.", no_args_is_help=True)
+app.add_typer(pin_app, name="pin")
+
+
+@app.command("drift")
+def drift_command(
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|RELEASE|REF",
+            help="The newer upstream: the folder of a checkout, a release such as 2.13 (its wheels are taken from the "
+            "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
+        ),
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Look at this topic only. May be given more than once.")
+    ] = None,
+    project: Annotated[Project, typer.Option(help="Whose branch, tag or commit it is.")] = Project.TORCH,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment with stock wheels of that release and pytest, so that none is made.",
+        ),
+    ] = None,
+    tests: Annotated[
+        bool, typer.Option("--tests/--no-tests", help="Run the topics' tests on stock wheels of that release.")
+    ] = True,
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Hold the topics against a newer upstream: which still apply, and which are upstream already.
+
+    Files and hunks are laid on the newer tree without fuzz. What is upstream already is found by behaviour: the
+    topic's own tests run on stock wheels of that release, and those that fail on our pins' stock wheels but
+    pass there show what has arrived. A wheel has no C++ sources: give a checkout to try hunks on those.
+
+    Exit status 1 if a topic that is not all upstream no longer applies.
+    """
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        well = show_drift(
+            against,
+            project=project.value,
+            names=tuple(topic or ()),
+            python=python,
+            tests=tests,
+            indexes=tuple(index or ()),
+            console=console,
+        )
+    if not well:
+        raise typer.Exit(1)
+
+
+@app.command("checkout")
+def checkout_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
+    project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
+    update: Annotated[
+        bool, typer.Option("--update", help="If it is there already, bring it up to date with the topics.")
+    ] = False,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        make = update_checkout if update else make_checkout
+        make(pin, project.value, folder, console)
+
+
+@app.command("refresh")
+def refresh_command(
+    topic: Annotated[str, typer.Argument(help="The topic that the edits belong to, such as grad-dtype.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The edited checkout.")],
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Write an edited checkout back into a topic: new files to files/, the rest to hunks/."""
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        refresh_topic(topic, folder, console)
+
+
+@app.command("stage")
+def stage_command(
+    topic: Annotated[str, typer.Argument(help="The topic to carry upstream, such as grad-dtype.")],
+    onto: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR|REF",
+            help="Upstream's tree: the folder of a checkout (castoff's own commits in it are passed over), or a "
+            "branch, tag or commit of upstream's repository, which is fetched into the output folder.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Where the patches and the pull request's text go.", show_default="staged/TOPIC")
+    ] = Path("staged"),
+    branch: Annotated[
+        str | None, typer.Option(help="The name of the branch, made in the checkout.", show_default="the topic's name")
+    ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an environment that has the topic, to run the staged tests with.",
+            show_default="one with the wheels of that release in dist/",
+        ),
+    ] = None,
+    stock: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="That of one with stock wheels: the staged tests must fail there.", show_default="none"
+        ),
+    ] = None,
+    compile_cpp: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile the staged C++ against that release's headers.")
+    ] = True,
+    push: Annotated[
+        str | None, typer.Option(metavar="REMOTE", help="Push the branch to this remote. Without it nothing is pushed.")
+    ] = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Make of a topic what upstream would merge: a branch, patches, and the text of a pull request.
+
+    The topic's files and hunks, and those of the topics that it requires, become a commit each in upstream's
+    style, without a word of castoff: formatted and linted by upstream's own settings, compiled, and with its
+    tests in upstream's own form. What fails is not staged. The text has the tests' real output.
+    """
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        stage(
+            topic,
+            onto=onto,
+            out=out / topic.rpartition("/")[2] if out == Path("staged") else out,
+            branch=branch,
+            python=python,
+            stock=stock,
+            compile_cpp=compile_cpp,
+            push=push,
+            console=console,
+        )
+
+
+@pin_app.command("new")
+def pin_new_command(
+    name: Annotated[str, typer.Argument(metavar="MAJOR.MINOR", help="The releases, such as 2.8: the newest of each.")],
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Add a pin: look up the releases in the package index, try every topic on them, write down what was found.
+
+    pins/MAJOR.MINOR.toml gets every hash, the commits that the wheels say, the platform, the C++ ABI and what goes
+    with them on a device; each topic.toml, whether the topic applies, with its hunks and symbols. What could not be
+    found out is printed as a list. Files that are there are not overwritten: mend what needs a hand, remove what
+    topic.toml says of the pin, and give the command again.
+    """
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        new_pin(name, indexes=tuple(index or ()), console=console)

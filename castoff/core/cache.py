@@ -1,0 +1,98 @@
+"""The cache: everything that is kept between builds, by the hash of what it was made from.
+
+Nothing in it is ever changed in place. A folder appears by one rename, under a lock, so two builds
+at once are safe and a killed one leaves nothing that looks finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from castoff.core.console import Console
+
+
+class Cache:
+    """The cache's folder and its locks.
+
+    Args:
+        root: The folder; made when needed.
+        console: Told when another build has to be waited for.
+    """
+
+    def __init__(self, root: Path, console: Console) -> None:
+        self.root = root
+        self._console = console
+
+    def wheel(self, sha256: str) -> Path:
+        """Return the folder of the wheel with that hash."""
+        return self.root / "sha256" / sha256
+
+    def unpacked(self, key: str) -> Path:
+        """Return the folder of what was unpacked from a wheel."""
+        return self.root / "unpacked" / key
+
+    def overlay(self, key: str) -> Path:
+        """Return the folder of a compiled overlay."""
+        return self.root / "overlays" / key
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Hold a lock, waiting for another build where needed.
+
+        Args:
+            name: What is locked; one file name.
+        """
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f"{name}.lock")
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            self._console.note(f"waiting for another build to finish with {name}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """Lend an empty folder on the cache's file system, and remove it afterwards.
+
+        The caller holds the lock of the same name, so what a killed build left there is litter.
+
+        Args:
+            name: The folder's name.
+        """
+        folder = self.root / "tmp" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def ensure(self, folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+        """Return a folder of the cache, made first if it is not there.
+
+        Args:
+            folder: The folder, one of this cache's.
+            name: The name of its lock.
+            make: Fills the empty folder that it is given.
+        """
+        if folder.is_dir():
+            return folder
+        with self.lock(name):
+            if not folder.is_dir():
+                with self.scratch(name) as scratch:
+                    filled = scratch / "filled"
+                    filled.mkdir()
+                    make(filled)
+                    folder.parent.mkdir(parents=True, exist_ok=True)
+                    filled.rename(folder)
+        return folder

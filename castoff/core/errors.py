@@ -1,0 +1,219 @@
+"""Every error that castoff raises on purpose.
+
+Each class is one kind of trouble with its own exit code, and each instance says what was
+expected, what was found and what to do next. They become output in one place, ``cli.boundary``.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+INTERNAL_EXIT_CODE = 70
+"""The exit code of a bug in castoff itself (BSD's EX_SOFTWARE); only then is a traceback shown."""
+
+INTERRUPTED_EXIT_CODE = 130
+"""The exit code after Ctrl-C, as shells have it."""
+
+
+class CastoffError(Exception):
+    """Trouble that the user can understand and act on.
+
+    Args:
+        summary: One line: what went wrong.
+        expected: What had to be so.
+        found: What was so instead.
+        next_step: What to do about it, a command where there is one.
+    """
+
+    exit_code: ClassVar[int]
+    kind: ClassVar[str]
+
+    def __init__(self, summary: str, *, expected: str, found: str, next_step: str) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.expected = expected
+        self.found = found
+        self.next_step = next_step
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the error as plain data, for ``--json``."""
+        return {
+            "kind": self.kind,
+            "exit_code": self.exit_code,
+            "summary": self.summary,
+            "expected": self.expected,
+            "found": self.found,
+            "next_step": self.next_step,
+        }
+
+
+class PinError(CastoffError):
+    """A pins file is missing or malformed, or does not have what was asked for."""
+
+    exit_code = 10
+    kind = "pin"
+
+
+class FetchError(CastoffError):
+    """A wheel could not be had under one of its pinned hashes."""
+
+    exit_code = 11
+    kind = "fetch"
+
+
+class TopicError(CastoffError):
+    """A topic's folder or ``topic.toml`` is not as it must be."""
+
+    exit_code = 12
+    kind = "topic"
+
+
+class ApplyError(CastoffError):
+    """A topic does not apply to the wheel."""
+
+    exit_code = 13
+    kind = "apply"
+
+
+class CompileError(CastoffError):
+    """An overlay does not compile, or is not what its topics declare."""
+
+    exit_code = 14
+    kind = "compile"
+
+
+class RepackError(CastoffError):
+    """A wheel cannot be taken apart or put together again."""
+
+    exit_code = 15
+    kind = "repack"
+
+
+class VerifyError(CastoffError):
+    """A finished wheel does not hold what it promises."""
+
+    exit_code = 16
+    kind = "verify"
+
+
+class DistError(CastoffError):
+    """The output folder cannot be put in place."""
+
+    exit_code = 17
+    kind = "dist"
+
+
+class ChangelogError(CastoffError):
+    """CHANGELOG.md names no release."""
+
+    exit_code = 18
+    kind = "changelog"
+
+
+class MachineError(CastoffError):
+    """This machine lacks something the build needs: a tool, a Python."""
+
+    exit_code = 19
+    kind = "machine"
+
+
+class CommandError(CastoffError):
+    """A program that castoff ran failed."""
+
+    exit_code = 20
+    kind = "command"
+
+
+class StorageError(CastoffError):
+    """A disk is full, read-only or closed to us."""
+
+    exit_code = 21
+    kind = "storage"
+
+
+class TpuError(CastoffError):
+    """A program cannot be traced, or not be compiled for a TPU."""
+
+    exit_code = 22
+    kind = "tpu"
+
+
+class CheckoutError(CastoffError):
+    """A checkout cannot be made there, or is not one that castoff can take a topic from."""
+
+    exit_code = 24
+    kind = "checkout"
+
+
+class PreflightError(CastoffError):
+    """This machine lacks something that a source build needs."""
+
+    exit_code = 25
+    kind = "preflight"
+
+
+class BuildError(CastoffError):
+    """A step of a build from source failed."""
+
+    exit_code = 27
+    kind = "build"
+
+
+class UpstreamTestsError(CastoffError):
+    """Upstream's own tests do not end on the patched wheels as on the stock ones."""
+
+    exit_code = 26
+    kind = "upstream-tests"
+
+
+class ContainerError(CastoffError):
+    """A container engine failed, or none is there."""
+
+    exit_code = 30
+    kind = "container"
+
+
+class StageError(CastoffError):
+    """A topic cannot become a pull request: a test fails, or a name of castoff is left in it."""
+
+    exit_code = 28
+    kind = "stage"
+
+
+class AuditError(CastoffError):
+    """A step cannot be audited."""
+
+    exit_code = 29
+    kind = "audit"
+
+
+_STORAGE_NEXT_STEPS = {
+    errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
+    errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",
+    errno.EFBIG: "Raise the file size limit (`ulimit -f`): torch's wheel alone is about 900 MB.",
+    errno.EROFS: "Point CASTOFF_CACHE or --out at a place that can be written.",
+    errno.EACCES: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
+    errno.EPERM: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
+}
+
+
+def storage_error(error: OSError) -> StorageError | None:
+    """Return the StorageError that an operating system error amounts to.
+
+    Args:
+        error: What the operating system said.
+
+    Returns:
+        The error to show, or None where the cause is not the disk.
+    """
+    next_step = _STORAGE_NEXT_STEPS.get(error.errno or 0)
+    if next_step is None:
+        return None
+    where = error.filename2 or error.filename or "a file of the build"
+    return StorageError(
+        f"{error.strerror}: {where}",
+        expected=f"{where} can be written",
+        found=str(error.strerror),
+        next_step=next_step,
+    )

@@ -1,0 +1,191 @@
+"""What every topic owes beyond the schema of its topic.toml: reasons, small hunks, tests that prove it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.model.topics import Topic, load_topics
+
+MOST_ADDED = 12
+"""Lines that one hunk may add: it is a call site, the logic is in files of the topic's own."""
+MOST_CONTEXT = 3
+"""Unchanged lines on either side by which a hunk finds its place."""
+
+_PLACE = re.compile(r"/(issues|pull|commit|releases/tag)/\w")
+"""What is in the link to a place where upstream speaks of a thing; a repository alone says nothing."""
+
+_MARKER = "fails_on_stock"
+_EXPECTATIONS = frozenset({"ir", "hlo", "expect_tpu"})
+"""What a test states the IR or the HLO of a program with: tests/ir/ir_text.py, tests/tpu/conftest.py."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a topic owes.
+
+    Attributes:
+        topic: The topic's full name, "project/name".
+        expected: What was expected.
+        found: What is there.
+        next_step: What to do.
+    """
+
+    topic: str
+    expected: str
+    found: str
+    next_step: str
+
+
+def lint_topics(root: Path) -> list[Finding]:
+    """Return what the topics of a tree owe, topic by topic; nothing if all is well.
+
+    Args:
+        root: The tree, with ``patches``, ``pins``, ``tests`` and ``CHANGELOG.md``.
+
+    Raises:
+        TopicError: A topic.toml is malformed.
+    """
+    pins = sorted(path.stem for path in (root / "pins").glob("*.toml"))
+    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog)
+    return [
+        Finding(topic.key, *finding)
+        for topic in load_topics(root / "patches")
+        for check in checks
+        for finding in check(topic, root, pins)
+    ]
+
+
+Owed = Iterator[tuple[str, str, str]]
+
+
+def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+    if topic.kind != "never" and not any(map(_PLACE.search, topic.upstream)):
+        yield (
+            f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
+            f"`upstream` of {', '.join(topic.upstream)}" if topic.upstream else "no `upstream`",
+            "Link the issue, the pull request or the release where upstream speaks of it.",
+        )
+
+
+def _pins(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+    for pin in pins:
+        if pin not in topic.pins:
+            yield f'"{pin}" under [pins]', "no such key", "Say there whether the topic applies, or why it cannot."
+
+
+def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+    for pin in pins:
+        patch = topic.hunks(pin)
+        for name, lines in _hunks_of(patch) if patch else ():
+            added = sum(line.startswith("+") for line in lines)
+            if added > MOST_ADDED:
+                yield (
+                    f"a hunk that adds at most {MOST_ADDED} lines ({pin}, {name})",
+                    f"{added} lines",
+                    "Move them into a file of the topic's own, and call it.",
+                )
+            context = max(_leading_context(lines), _leading_context(lines[::-1]))
+            if context > MOST_CONTEXT:
+                yield (
+                    f"at most {MOST_CONTEXT} lines of context on either side ({pin}, {name})",
+                    f"{context} lines",
+                    f"Write it with `castoff refresh {topic.name}`.",
+                )
+
+
+def _hunks_of(patch: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each hunk of a patch: the file and lines that it is for, and its own lines."""
+    file = name = ""
+    lines: list[str] = []
+    for line in patch.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("diff ", "@@")):
+            if lines:
+                yield name, lines
+            lines = []
+        if line.startswith("+++ "):
+            file, lines = line.removeprefix("+++ b/"), []
+        elif line.startswith("@@"):
+            name = f"{file} {line.split(' @@')[0].removeprefix('@@ ')}"
+        elif line.startswith(("+", "-", " ")) and not line.startswith("--- "):
+            lines.append(line)
+        elif not line:
+            lines.append(" ")
+    if lines:
+        yield name, lines
+
+
+def _leading_context(lines: list[str]) -> int:
+    return next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+
+
+def _tests(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    if not topic.tests:
+        yield "`tests`, the files that prove the topic", "none", "Name them in topic.toml."
+        return
+    missing = [path for path in topic.tests if not (root / path).is_file()]
+    for path in missing:
+        yield f"{path}, which `tests` names", "no such file", "Mend the name, or write the test."
+    texts = [(root / path).read_text(encoding="utf-8") for path in topic.tests if path not in missing]
+    proofs = [test for text in texts for test in _proofs(text)]
+    if not proofs:
+        yield (
+            f"a test marked {_MARKER}, which ci/test.sh sees fail on stock wheels",
+            "none in `tests`",
+            "Mark the tests that show what the topic changes.",
+        )
+    elif topic.kind != "never" and not any(map(_expects_ir, proofs)):
+        yield (
+            f"a test marked {_MARKER} that states the IR or the HLO of a program ({', '.join(sorted(_EXPECTATIONS))})",
+            f"none of the {len(proofs)} with that mark",
+            "Write one in tests/ir/, as CONTRIBUTING.md says.",
+        )
+
+
+def _proofs(text: str) -> list[ast.FunctionDef]:
+    """Return the tests of a module that must fail on stock wheels: marked themselves, by class or by the module."""
+    module = ast.parse(text)
+    names: set[str] = set()
+    for node in module.body:
+        if isinstance(node, ast.Assign) and _marks(node.value, names):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    everywhere = "pytestmark" in names
+    found = []
+    for node in module.body:
+        of_class = isinstance(node, ast.ClassDef) and _marked(node, names)
+        for test in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(test, ast.FunctionDef) and test.name.startswith("test"):
+                found += [test] if everywhere or of_class or _marked(test, names) else []
+    return found
+
+
+def _marked(node: ast.ClassDef | ast.FunctionDef, names: set[str]) -> bool:
+    return any(_marks(decorator, names) for decorator in node.decorator_list)
+
+
+def _marks(node: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is the marker, or one of the names that a module gives to it."""
+    while isinstance(node, ast.Call):
+        node = node.func
+    return node.attr == _MARKER if isinstance(node, ast.Attribute) else isinstance(node, ast.Name) and node.id in names
+
+
+def _expects_ir(test: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in _EXPECTATIONS for node in ast.walk(test))
+
+
+def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+    if topic.kind != "never" and not (topic.folder / "example.py").is_file():
+        yield (
+            "example.py, the program that the README shows before and after",
+            "no such file",
+            "Write the smallest program in which the topic shows.",
+        )
+
+
+def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    if f"`{topic.name}`" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
+        yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "Say under [Unreleased] what users get."

@@ -1,0 +1,64 @@
+"""Status: which topic is part of which pin's builds, and why one is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.model.topics import Topic, load_topics, select
+
+CANNOT = "cannot"
+
+
+@dataclass(frozen=True)
+class Status:
+    """The topics' states on every pin.
+
+    Attributes:
+        pins: The names of the pins, newest first.
+        topics: The topics, each after those that it requires.
+    """
+
+    pins: tuple[str, ...]
+    topics: tuple[Topic, ...]
+
+    def reasons(self) -> list[str]:
+        """Return why topics cannot be part of a pin, each reason once; the table counts them from 1."""
+        every = (_reason(topic, pin) for topic in self.topics for pin in self.pins)
+        return list(dict.fromkeys(reason for reason in every if reason))
+
+    def rows(self) -> list[list[str]]:
+        """Return the topic's name and its state on each pin, where "cannot" has its reason's number."""
+        numbers = {reason: number for number, reason in enumerate(self.reasons(), start=1)}
+        return [[topic.key, *(self._cell(topic, pin, numbers) for pin in self.pins)] for topic in self.topics]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the same for a program."""
+        return {"pins": list(self.pins), "topics": {topic.key: dict(topic.pins) for topic in self.topics}}
+
+    @staticmethod
+    def _cell(topic: Topic, pin: str, numbers: dict[str, int]) -> str:
+        reason = _reason(topic, pin)
+        return f"{CANNOT} ({numbers[reason]})" if reason else topic.pins[pin]
+
+
+def read_status(root: Path) -> Status:
+    """Read the topics' states.
+
+    Args:
+        root: The tree with pins and patches.
+
+    Raises:
+        TopicError: A topic is malformed, or says nothing of one of the pins.
+    """
+    names = (path.stem for path in (root / "pins").glob("*.toml"))
+    pins = sorted(names, key=lambda name: tuple(map(int, name.split("."))), reverse=True)
+    topics = load_topics(root / "patches")
+    for pin in pins:
+        select(topics, pin)
+    return Status(tuple(pins), topics)
+
+
+def _reason(topic: Topic, pin: str) -> str:
+    state, _, reason = topic.pins[pin].partition(": ")
+    return reason if state == CANNOT else ""

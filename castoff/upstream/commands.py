@@ -1,0 +1,167 @@
+"""What a maintainer does with upstream's tree: check it out, write it back, run its tests on our wheels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from castoff.build.fetch import fetch_wheel
+from castoff.build.manifest import Recorded, read_manifest
+from castoff.build.repack import PatchedWheel
+from castoff.build.verify import install
+from castoff.core.console import Console
+from castoff.core.context import Context, means
+from castoff.core.errors import MachineError
+from castoff.core.interpreter import find_interpreter
+from castoff.core.places import ROOT
+from castoff.model.pin import Pin, load_pin
+from castoff.model.topics import load_topics, select
+from castoff.upstream.checkout import checkout, update
+from castoff.upstream.own_tests import SUITES, Runs, check, compare, counts, install_tools
+from castoff.upstream.refresh import refresh
+
+
+def update_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+    """Make a checkout of a project, or bring the one that is there up to date with the topics.
+
+    Args:
+        pin_name: The pin's name.
+        project: "torch" or "torch_xla".
+        folder: Where it is.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        CastoffError: It cannot be brought up to date; it is as it was.
+    """
+    if not (folder / ".git").exists():
+        make_checkout(pin_name, project, folder, console, root)
+        return
+    pin = load_pin(root / "pins", pin_name)
+    topics = select(load_topics(root / "patches"), pin.name)
+    with means(console) as context, console.step("apply", "the topics that changed"):
+        update(pin, project, topics, folder, context)
+    console.result(f"{folder}: up to date", {"out": str(folder)})
+
+
+def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+    """Make a checkout of a project, and say where it is.
+
+    Args:
+        pin_name: The pin's name.
+        project: "torch" or "torch_xla".
+        folder: Where it goes.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        CastoffError: It cannot be made; there is none then.
+    """
+    pin = load_pin(root / "pins", pin_name)
+    topics = select(load_topics(root / "patches"), pin.name)
+    with means(console) as context:
+        origin = checkout(pin, project, topics, folder, context)
+    own = [topic.key for topic in topics if topic.project == project]
+    data: dict[str, object] = {"out": str(folder), "origin": origin.kind, "topics": own}
+    console.result(f"{folder}: {project} {pin.upstream(project).version} from {origin.about}, {len(own)} topics", data)
+
+
+def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+    """Write an edited checkout back into a topic, and say what changed.
+
+    Args:
+        name: The topic.
+        folder: The checkout.
+        console: Shows how it goes.
+        root: The tree with patches.
+
+    Raises:
+        CastoffError: It cannot be written back; the topic is as it was.
+    """
+    with means(console) as context:
+        done = refresh(name, folder, load_topics(root / "patches"), context)
+    what = "\n".join(f"  {path}" for path in done.changed) or "  nothing: it was up to date"
+    data: dict[str, object] = {
+        "topic": done.topic,
+        "files": list(done.files),
+        "hunks": list(done.hunks),
+        "changed": list(done.changed),
+        "replaced": done.replaced,
+    }
+    console.result(f"patches/{done.topic}:\n{what}", data)
+
+
+def compare_upstream_tests(
+    built: Path,
+    *,
+    stock: Path | None,
+    patched: Path | None,
+    source: Path | None,
+    known: Path | None,
+    whole: bool,
+    indexes: Sequence[str],
+    console: Console,
+    root: Path = ROOT,
+) -> None:
+    """Run upstream's own tests on stock and on patched wheels and say how they compare.
+
+    Args:
+        built: The folder with the patched wheels, whose manifest says what they were made from.
+        stock: The interpreter of an environment with the stock wheels; one is made if not given.
+        patched: That of one with the patched wheels, likewise.
+        source: A checkout to run the tests from, likewise.
+        known: A folder that keeps the outcomes on stock from one comparison to the next.
+        whole: Whether to run all suites, and not only the quick ones.
+        indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        UpstreamTestsError: A test ends otherwise on the two.
+        CastoffError: The tests cannot be run.
+    """
+    recorded = read_manifest(built / "manifest.json")
+    pin = load_pin(root / "pins", recorded.pin)
+    with means(console) as context:
+        with context.cache.lock("upstream-tests"), context.cache.scratch("upstream-tests") as scratch:
+            if source is None:
+                source = scratch / "torch"
+                checkout(pin, "torch", (), source, context)
+            with console.step("install", "stock and patched wheels"):
+                stock = stock or _environment(pin, recorded, None, scratch / "stock", indexes=indexes, context=context)
+                patched = patched or _environment(
+                    pin, recorded, built, scratch / "patched", indexes=indexes, context=context
+                )
+                tools = install_tools(stock, context)
+            with console.step("tests", f"upstream's own, of torch {pin.torch.version}"):
+                runs = Runs(source.absolute() / "test", tools, context.runner)
+                suites = [suite for suite in SUITES if whole or suite.quick]
+                comparisons = compare(stock.absolute(), patched.absolute(), suites, runs, console, known=known)
+        check(comparisons)
+    failing = sum(counts(comparison.stock).get("failed", 0) for comparison in comparisons)
+    tests = sum(len(comparison.stock) for comparison in comparisons)
+    console.result(
+        f"{tests} of upstream's tests end alike on stock and on patched wheels, {failing} of them failing on both",
+        {"tests": tests, "failing": failing, "differences": 0},
+    )
+
+
+def _environment(
+    pin: Pin, recorded: Recorded, built: Path | None, scratch: Path, *, indexes: Sequence[str], context: Context
+) -> Path:
+    """Install the patched wheels of a folder, or the stock ones that they were made from; return the Python."""
+    interpreter = find_interpreter(recorded.python, context.runner)
+    if interpreter.path is None:
+        raise MachineError(
+            f"there is no CPython {recorded.python} to run the tests with",
+            expected=f"CPython {recorded.python} on PATH",
+            found="none",
+            next_step="Install it, or give the interpreters of two environments with --stock and --patched.",
+        )
+    wheels = []
+    for project, wheel in recorded.wheels.items():
+        base = fetch_wheel(pin, project, recorded.python, indexes=indexes, context=context, only=wheel.base_sha256)
+        path = base.path if built is None else built / wheel.file
+        wheels.append(PatchedWheel(project, path, wheel.version, wheel.sha256, base, {}, (), ()))
+    scratch.mkdir()
+    return install(wheels, interpreter.path, scratch, context.runner)

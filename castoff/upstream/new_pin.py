@@ -1,0 +1,544 @@
+"""New pins: a pair of upstream releases found in the package index, and every topic tried on it.
+
+What can be found out is written down: pins/<name>.toml with every hash, and in each topic.toml what
+trying it gave. What cannot is a list of what needs a hand. Nothing that is there is overwritten, so
+that the command can be given again after a hand was lent.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from auditwheel.policy import WheelPolicies
+from packaging.utils import parse_wheel_filename
+
+from castoff.build.apply import Fit, try_topics
+from castoff.build.compile import (
+    TORCH_LIBRARIES,
+    Overlay,
+    TorchTree,
+    compile_overlay,
+    cxx11_abi,
+    find_compiler,
+    unpack_torch,
+)
+from castoff.build.fetch import BaseWheel, fetch_release, fetch_wheel
+from castoff.build.package_index import Release, find_release
+from castoff.build.verify import newer_than, policies, verify_overlay
+from castoff.core.console import Console
+from castoff.core.context import Context, means
+from castoff.core.errors import CompileError, PinError, VerifyError
+from castoff.core.places import ROOT
+from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
+from castoff.model.changelog import release_number
+from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.topics import PYTHON_SUFFIXES, Symbols, Topic, load_topics
+from castoff.upstream.drift import best_pins
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+"""The CPythons to look for: castoff's own files are written for 3.10 and later."""
+
+_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
+_EXACT_PLATFORM = re.compile(r"manylinux_2_\d+_x86_64")
+_FAILED_FILE = re.compile(r"patches/(torch(?:_xla)?/[a-z0-9-]+)/")
+_FIRST_ERROR = re.compile(r"error: (.*)")
+_LOG = re.compile(r"whole log: (\S+)")
+_MOST_ROUNDS = 5
+
+
+@dataclass
+class Found:
+    """What trying the topics gave.
+
+    Attributes:
+        states: For each topic's full name, what its topic.toml is to say.
+        fits: How the files and hunks fit.
+        symbols: For each topic with C++, what its overlay part shows.
+        hand: What needs a hand.
+    """
+
+    states: dict[str, str] = field(default_factory=dict)
+    fits: dict[str, Fit] = field(default_factory=dict)
+    symbols: dict[str, Symbols] = field(default_factory=dict)
+    hand: list[str] = field(default_factory=list)
+
+    def cannot(self, topic: Topic, reason: str) -> None:
+        """Say that a topic does not go onto the pin as it is."""
+        self.states[topic.key] = f"cannot: {reason}"
+        self.hand.append(f"{topic.key}: {reason}")
+
+
+def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path = ROOT) -> None:
+    """Make a pin and try every topic on it, and say what needs a hand.
+
+    Args:
+        name: Its name, such as "2.8".
+        indexes: Package indexes to look at besides those that pip is configured with.
+        console: Shows how it goes.
+        root: The tree with pins and patches; both are written to.
+
+    Raises:
+        PinError: The package index does not have such a pair of releases.
+        CastoffError: The wheels cannot be had, or are not as castoff knows them.
+    """
+    if re.fullmatch(r"\d+\.\d+", name) is None:
+        raise PinError(
+            f"{name} is no name of a pin",
+            expected="the first two parts of a release, like 2.8",
+            found=name,
+            next_step="The newest patch releases of it are found in the package index.",
+        )
+    path = root / "pins" / f"{name}.toml"
+    hand: list[str] = []
+    with means(console) as context:
+        if path.is_file():
+            console.note(f"{path.name} is there already and stays as it is")
+        else:
+            with console.step("look up", f"torch {name} and torch_xla {name} in the package index"):
+                text, hand = pin_text(name, _newest_pin(root), indexes, context)
+            path.write_text(text, encoding="utf-8")
+        pin = load_pin(root / "pins", name)
+        topics = load_topics(root / "patches")
+        found = _try(pin, topics, root, indexes, context)
+    written = [path.relative_to(root).as_posix()]
+    for topic in topics:
+        if topic.key in found.states:
+            written += write_topic(topic, pin.name, found, root)
+    hand += found.hand
+    hand.append(f"the tests: ./build.sh --target cpu --pin {name}, then ci/test.sh with its wheels")
+    _report(pin, topics, found, hand, written=written, console=console)
+
+
+def _newest_pin(root: Path) -> Pin:
+    names = [path.stem for path in (root / "pins").glob("*.toml")]
+    return load_pin(root / "pins", max(names, key=lambda name: tuple(map(int, name.split(".")))))
+
+
+def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) -> tuple[str, list[str]]:
+    """Return a pins file, filled in, and what of it needs a hand.
+
+    Args:
+        name: The pin's name.
+        model: A pin to take repositories and indexes from.
+        indexes: Package indexes to look at besides those that pip is configured with.
+        context: The means.
+
+    Raises:
+        PinError: The package index does not have such a pair of releases.
+    """
+    hand: list[str] = []
+    xla = _releases("torch_xla", f"=={name}.*", indexes, context)
+    if not xla:
+        raise _no_release("torch_xla", name)
+    version = next(iter(xla.values())).version
+    torch = _releases("torch", f"=={version}", indexes, context) or _releases("torch", f"=={name}.*", indexes, context)
+    if not set(torch) & set(xla):
+        raise _no_release("torch", name)
+    releases = {"torch": torch, "torch_xla": xla}
+    python = _python_of(set(torch) & set(xla))
+    wheels = {
+        project: fetch_release(releases[project][python], indexes=indexes, context=context) for project in PROJECTS
+    }
+    facts = {project: _facts(project, wheels[project], releases[project][python], context) for project in PROJECTS}
+    runtime = {library: xla[python].pinned(library) for library in ("libtpu", "jax", "jaxlib")}
+    if None in runtime.values():
+        hand.append(f"[runtime]: torch_xla's metadata pins only {runtime}")
+    cpu = _cpu_builds(facts["torch"].version, model, torch, context)
+    if not cpu:
+        hand.append("torch's CPU builds: their index was not reached or has none; add them as [variants.cpu]")
+    hand.append(f"tags and commits: compare {facts['torch'].tag} and {facts['torch_xla'].tag} with upstream's git")
+    hand.append("[tpu]: libtpu by hash and the lock file of its compiler (ci/relock.sh), to build for TPUs")
+    return _text(name, model, facts, releases, cpu=cpu, runtime=runtime), hand
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a wheel says of its release."""
+
+    version: str
+    tag: str
+    commit: str
+    platform: str
+    abi: int | None
+    build: str
+
+
+def _releases(project: str, versions: str, indexes: Sequence[str], context: Context) -> dict[str, Release]:
+    """Return the wheels of the newest version that there are, by CPython."""
+    found = {python: find_release(project, versions, python, indexes, context) for python in PYTHONS}
+    there = {python: release for python, release in found.items() if release is not None}
+    newest = max((_parts(release.version) for release in there.values()), default=())
+    return {python: release for python, release in there.items() if _parts(release.version) == newest}
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.partition("+")[0].split(".")))
+
+
+def _no_release(project: str, name: str) -> PinError:
+    return PinError(
+        f"there is no pair of releases {name}",
+        expected=f"wheels of torch and torch_xla {name} for the same CPython in the package index",
+        found=f"none of {project} for CPython {', '.join(PYTHONS)}",
+        next_step="`pip index versions torch_xla` lists what there is; --index names another index.",
+    )
+
+
+def _python_of(pythons: set[str]) -> str:
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return running if running in pythons else max(pythons, key=_parts)
+
+
+def _facts(project: str, wheel: BaseWheel, release: Release, context: Context) -> Facts:
+    with zipfile.ZipFile(wheel.path) as archive:
+        said = archive.read(f"{project}/version.py").decode()
+        names = [f"torch/lib/{name}" for name in TORCH_LIBRARIES] if project == "torch" else []
+        names += [name for name in archive.namelist() if re.fullmatch(r"_XLAC\.[^/]+\.so", name)]
+        with context.cache.lock("facts"), context.cache.scratch("facts") as scratch:
+            archive.extractall(scratch, [name for name in names if name in archive.namelist()])
+            libraries = sorted(scratch.rglob("*.so"))
+            platform = _platform(release.file, libraries)
+            abi = cxx11_abi(scratch / "torch/lib/libc10.so") if project == "torch" else None
+    commit = re.search(r"(?m)^(?:git_version|__xla_gitrev__)\s*=\s*'([0-9a-f]{40})'", said)
+    if commit is None:
+        raise PinError(
+            f"{wheel.path.name} does not say which commit it was built from",
+            expected="git_version or __xla_gitrev__ in its version.py",
+            found=said,
+            next_step="Write the pins file by hand.",
+        )
+    cuda = re.search(r"(?m)^cuda\b.*=\s*'([\d.]+)'", said)
+    version = release.version.partition("+")[0]
+    build = f"CUDA {cuda[1]} build, as on PyPI" if cuda else "the build on PyPI"
+    return Facts(version, f"v{version}", commit[1], platform, abi, build)
+
+
+def _platform(file: str, libraries: Sequence[Path]) -> str:
+    """Return the platform tag of a wheel; by what its libraries need where its name has an old or vague one."""
+    for tag in parse_wheel_filename(file)[3]:
+        if _EXACT_PLATFORM.fullmatch(tag.platform):
+            return tag.platform
+    symbols = [symbol for library in libraries for symbol in needed_versions(library)]
+    known = sorted(_platforms(policies()), key=lambda name: int(name.split("_")[2]))
+    return next(name for name in known if not newer_than(symbols, name))
+
+
+def _platforms(every: WheelPolicies) -> Iterator[str]:
+    return (policy.name for policy in every if _EXACT_PLATFORM.fullmatch(policy.name))
+
+
+def _cpu_builds(version: str, model: Pin, torch: Mapping[str, Release], context: Context) -> dict[str, Release]:
+    """Return the CPU builds of torch, by CPython, if their index can be reached."""
+    index = next((variant.index for variant in model.variants.values() if variant.index is not None), None)
+    if index is None:
+        return {}
+    known = {release.sha256 for release in torch.values()}
+    found: dict[str, Release] = {}
+    for python in torch:
+        release = find_release("torch", f"=={version}", python, (), context, only_index=index)
+        if release is None:
+            break  # one is enough to know that it cannot be reached
+        if release.sha256 not in known:
+            found[python] = release
+    return found
+
+
+def _text(
+    name: str,
+    model: Pin,
+    facts: Mapping[str, Facts],
+    releases: Mapping[str, Mapping[str, Release]],
+    *,
+    cpu: Mapping[str, Release],
+    runtime: Mapping[str, str | None],
+) -> str:
+    platform = max((fact.platform for fact in facts.values()), key=lambda tag: int(tag.split("_")[2]))
+    parts = [
+        f"# PyTorch {facts['torch'].version} and PyTorch/XLA {facts['torch_xla'].version}.\n"
+        f'name = "{name}"\nplatform = "{platform}"\n'
+        f"cxx11_abi = {facts['torch'].abi}                     # _GLIBCXX_USE_CXX11_ABI of the wheels' C++\n"
+    ]
+    for project, fact in facts.items():
+        own = f'platform = "{fact.platform}"\n' if fact.platform != platform else ""
+        parts.append(
+            f'[{project}]\nversion = "{fact.version}"\nrepository = "{model.upstream(project).repository}"\n'
+            f'tag = "{fact.tag}"\ncommit = "{fact.commit}"\n{own}'
+        )
+    if None not in runtime.values():
+        rows = "".join(f'{library} = "{version}"\n' for library, version in runtime.items())
+        parts.append(f"# What goes with this pin on a device.\n[runtime]\n{rows}")
+    parts.append("# The builds that upstream published. An index is given where it is not the default one.\n")
+    parts[-1] += f'[variants.cuda]\ntitle = "{facts["torch"].build}"\n'
+    if cpu:
+        variant = next(variant for variant in model.variants.values() if variant.index is not None)
+        parts.append(f'[variants.cpu]\ntitle = "{variant.title}"\nindex = "{variant.index}"\n')
+    parts.append('[variants.xla]\ntitle = "the one build of torch_xla, as on PyPI"\n')
+    rows_of_wheels = [
+        *((release, "cuda") for release in releases["torch"].values()),
+        *((release, "cpu") for release in cpu.values()),
+        *((release, "xla") for release in releases["torch_xla"].values()),
+    ]
+    for release, variant_name in rows_of_wheels:
+        parts.append(
+            f'[[wheels]]\nproject = "{release.project}"\npython = "{release.python}"\n'
+            f'variant = "{variant_name}"\nsha256 = "{release.sha256}"\n'
+        )
+    return "\n".join(parts)
+
+
+def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], context: Context) -> Found:
+    """Try the topics that say nothing of a pin yet on its wheels."""
+    found = Found()
+    python = _python_of(set(pin.pythons))
+    with context.console.step("fetch", "its wheels, by hash"):
+        bases = {project: fetch_wheel(pin, project, python, indexes=indexes, context=context) for project in PROJECTS}
+        torch = unpack_torch(bases["torch"], pin, context.cache)
+    with context.console.step("apply", f"{len(topics)} topics"):
+        _apply(pin, topics, bases, found, context)
+    with context.console.step("compile", "the overlays"):
+        _choose_symbols(pin, topics, torch, found)
+        version = f"castoff.{release_number(root / 'CHANGELOG.md')}"
+        _compile(pin, topics, torch, found, version=version, context=context)
+    return found
+
+
+def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], found: Found, context: Context) -> None:
+    version = pin.torch.version
+    with context.cache.lock("new-pin"), context.cache.scratch("new-pin") as scratch:
+        order = {topic.key: best_pins(topic, version, whole=False) for topic in topics}
+        for project, base in bases.items():
+            own = [topic for topic in topics if topic.project == project]
+            (scratch / project).mkdir()
+            for fit in try_topics(own, order, base.path, scratch / project, context.runner):
+                found.fits[fit.topic] = fit
+    for topic in topics:
+        if pin.name in topic.pins:
+            continue
+        failed = found.fits[topic.key].failed
+        if failed:
+            where = ", ".join(f"{trial.path} ({trial.outcome.value})" for trial in failed)
+            found.cannot(topic, f"does not apply to {pin.name}'s wheel: {where}")
+            found.hand += [f"  {trial.path}: {trial.detail}" for trial in failed]
+        else:
+            _check_required(topic, topics, pin, found)
+            nearest = next((one for one in order[topic.key] if topic.hunks(one) is not None), None)
+            if found.fits[topic.key].pin != nearest:
+                taken = found.fits[topic.key].pin
+                found.hand.append(
+                    f"{topic.key}: its hunks are those of {taken}; those of {nearest}, nearer, do not fit"
+                )
+
+
+def _check_required(topic: Topic, topics: Sequence[Topic], pin: Pin, found: Found) -> None:
+    """Say of a topic that it applies, unless one that it requires does not."""
+    by_key = {one.key: one for one in topics}
+    for key in topic.requires:
+        state = found.states.get(key) or by_key[key].pins.get(pin.name, "")
+        if state.startswith("cannot"):
+            found.cannot(topic, f"it stands on {key}")
+            return
+    found.states[topic.key] = "applies"
+
+
+def _choose_symbols(pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found) -> None:
+    """Choose for each topic the functions to take the place of: those of the nearest pin that are all there."""
+    defined = defined_symbols(torch.lib / "libtorch_cpu.so")
+    for topic in topics:
+        if found.states.get(topic.key) != "applies" or not topic.sources():
+            continue
+        order = best_pins(topic, pin.torch.version, whole=False)
+        sets = [topic.overlay_symbols(one).interpose for one in order]
+        there = [names for names in sets if _take_effect(names, torch, defined)]
+        if not there:
+            missing = ", ".join(sorted(set(sets[0]) - defined)) or "calls of them through slots"
+            found.cannot(topic, f"libtorch_cpu of {pin.name} lacks what it takes the place of: {missing}")
+            continue
+        newest = max(order, key=_parts)
+        found.symbols[topic.key] = Symbols(there[0], topic.overlay_symbols(newest).exports)
+    _drop_dependents(topics, pin, found)
+
+
+def _take_effect(names: Sequence[str], torch: TorchTree, defined: frozenset[str]) -> bool:
+    if not set(names) <= defined:
+        return False
+    slots = [relocation_slots(torch.lib / caller, names) for caller in _CALLERS] if names else []
+    return all(any(places[name] for places in slots) for name in names)
+
+
+def _drop_dependents(topics: Sequence[Topic], pin: Pin, found: Found) -> None:
+    for topic in topics:
+        if found.states.get(topic.key) == "applies":
+            _check_required(topic, topics, pin, found)
+
+
+def _compile(
+    pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found, *, version: str, context: Context
+) -> None:
+    """Compile the overlays of the topics that apply so far; those whose C++ does not compile drop out."""
+    compiler = find_compiler(context.runner)
+    for project in PROJECTS:
+        for _ in range(_MOST_ROUNDS):
+            chosen = [_with(topic, pin, found) for topic in topics if _is_in(topic, pin, found)]
+            try:
+                overlay = compile_overlay(project, chosen, pin, torch, compiler, version=version, context=context)
+            except CompileError as error:
+                if not _blame(error, topics, found):
+                    _give_up(project, error, topics, found)
+                _drop_dependents(topics, pin, found)
+                continue
+            if overlay is not None:
+                _verify(overlay, torch, pin, found)
+            break
+
+
+def _is_in(topic: Topic, pin: Pin, found: Found) -> bool:
+    return found.states.get(topic.key, topic.pins.get(pin.name)) == "applies"
+
+
+def _with(topic: Topic, pin: Pin, found: Found) -> Topic:
+    symbols = {pin.name: found.symbols[topic.key]} if topic.key in found.symbols else {}
+    return replace(topic, pins={**topic.pins, pin.name: "applies"}, symbols={**topic.symbols, **symbols})
+
+
+def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
+    """Say of each topic that is at fault that it cannot be compiled; tell whether there was one."""
+    log = _LOG.search(error.next_step)
+    text = Path(log[1]).read_text(encoding="utf-8", errors="replace") if log is not None else error.found
+    wrong = _failures(text)
+    for topic in topics:
+        if topic.key in wrong and found.states.get(topic.key) == "applies":
+            found.cannot(topic, f"its C++ does not compile there: {wrong[topic.key]}")
+            found.symbols.pop(topic.key, None)
+            continue
+        # Or it compiles, but does not show what it declares.
+        symbols = found.symbols.get(topic.key, Symbols())
+        absent = [name for name in (*symbols.interpose, *symbols.exports) if f"  {name}\n" in f"{error.found}\n"]
+        if absent and found.states.get(topic.key) == "applies":
+            found.cannot(topic, f"compiled there, its C++ does not define {', '.join(absent)}")
+            found.symbols.pop(topic.key)
+            wrong[topic.key] = ""
+    return any(key in found.states for key in wrong)
+
+
+def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: Found) -> None:
+    """Say of all topics of a project with C++ that they cannot be there, where none alone is at fault."""
+    for topic in topics:
+        if topic.project == project and topic.sources() and found.states.get(topic.key) == "applies":
+            found.cannot(topic, f"the overlay does not build: {error.summary}")
+            found.symbols.pop(topic.key, None)
+    found.hand.append(f"the overlay of {project}: {error.summary}: {error.found}")
+
+
+def _failures(log: str) -> dict[str, str]:
+    """Return the first error of each topic whose files ninja says it could not compile."""
+    wrong: dict[str, str] = {}
+    for block in log.split("\nFAILED: ")[1:]:
+        topic = _FAILED_FILE.search(block.partition("\n")[0])
+        error = _FIRST_ERROR.search(block)
+        if topic is not None:
+            wrong.setdefault(topic[1], error[1] if error is not None else "see its log")
+    return wrong
+
+
+def _verify(overlay: Overlay, torch: TorchTree, pin: Pin, found: Found) -> None:
+    try:
+        verify_overlay(overlay, torch, pin.platform_of(overlay.project))
+    except VerifyError as error:
+        found.hand.append(f"the overlay of {overlay.project}: {error.summary}: {error.found}")
+
+
+def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
+    """Write what was found into a topic; return the files that were written.
+
+    Args:
+        topic: The topic.
+        pin: The pin's name.
+        found: What was found.
+        root: The tree.
+    """
+    path = topic.folder / "topic.toml"
+    text = path.read_text(encoding="utf-8")
+    state = found.states[topic.key]
+    text = _with_pin(text, pin, state)
+    written = [path]
+    if state == "applies":
+        symbols = found.symbols.get(topic.key)
+        if symbols is not None and pin not in topic.symbols:
+            text = f"{text.rstrip()}\n\n{_overlay_table(pin, symbols)}"
+        fit = found.fits[topic.key]
+        source = topic.hunks(fit.pin) if fit.pin is not None else None
+        hunks = topic.folder / "hunks" / f"{pin}.patch"
+        proven = python_hunks(source.read_text(encoding="utf-8")) if source is not None else ""
+        if proven and not hunks.exists():
+            hunks.parent.mkdir(exist_ok=True)
+            hunks.write_text(proven, encoding="utf-8")
+            written.append(hunks)
+    path.write_text(text, encoding="utf-8")
+    return [one.relative_to(root).as_posix() for one in written]
+
+
+def python_hunks(patch: str) -> str:
+    """Return the part of a patch that a wheel can prove: that on Python files."""
+    parts = re.split(r"(?m)^(?=diff --git )", patch)
+    return "".join(part for part in parts if part.partition("\n")[0].endswith(PYTHON_SUFFIXES))
+
+
+def _with_pin(text: str, pin: str, state: str) -> str:
+    """Return a topic.toml with a pin under [pins], in its place."""
+    quoted = state.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    line = f'"{pin}" = "{quoted}"\n'
+    head, header, rest = text.partition("[pins]\n")
+    if not header:
+        raise PinError(
+            "a topic.toml has no [pins] of its own line",
+            expected="[pins], and a line for each pin under it",
+            found=text,
+            next_step="Write it so.",
+        )
+    lines = rest.splitlines(keepends=True)
+    at = 0
+    for number, row in enumerate(lines):
+        named = re.match(r'"(\d+\.\d+)"\s*=', row)
+        if row.startswith("[") or (named is not None and _parts(named[1]) < _parts(pin)):
+            break
+        if named is not None:
+            at = number + 1
+    return head + header + "".join([*lines[:at], line, *lines[at:]])
+
+
+def _overlay_table(pin: str, symbols: Symbols) -> str:
+    def rows(names: Sequence[str]) -> str:
+        return "[\n" + "".join(f'  "{name}",\n' for name in names) + "]" if names else "[]"
+
+    return f'[overlay."{pin}"]\ninterpose = {rows(symbols.interpose)}\nexports = {rows(symbols.exports)}\n'
+
+
+def _report(
+    pin: Pin, topics: Sequence[Topic], found: Found, hand: Sequence[str], *, written: Sequence[str], console: Console
+) -> None:
+    rows = [
+        [
+            topic.key,
+            (found.fits[topic.key].pin or "none") if found.states.get(topic.key) == "applies" else "",
+            found.states.get(topic.key) or f"{topic.pins[pin.name]} (as it said)",
+        ]
+        for topic in topics
+    ]
+    below = "\n".join(
+        ["written:", *(f"  {path}" for path in written), "", "needs a hand:", *(f"  {one}" for one in hand)]
+    )
+    data: dict[str, object] = {
+        "pin": pin.name,
+        "torch": pin.torch.version,
+        "torch_xla": pin.torch_xla.version,
+        "pythons": list(pin.pythons),
+        "topics": found.states,
+        "written": list(written),
+        "hand": list(hand),
+    }
+    console.table((f"topic on torch {pin.torch.version}", "hunks of", "found"), rows, below, data)

@@ -1,0 +1,130 @@
+"""A git repository that castoff made: trees and commits by plumbing, the user's index left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.core.runner import Completed, Runner
+
+_NEUTRAL = ("commit.gpgsign=false", "core.autocrlf=false", "core.quotepath=false", "diff.noprefix=false", "gc.auto=0")
+"""Settings of a user that would change what is written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one file between two trees.
+
+    Attributes:
+        status: git's letter: A, M, D or T.
+        path: The file.
+        mode: Its mode in the later tree.
+    """
+
+    status: str
+    path: str
+    mode: str
+
+
+class Repository:
+    """A repository.
+
+    Args:
+        folder: Its top folder.
+        runner: Runs git.
+    """
+
+    def __init__(self, folder: Path, runner: Runner) -> None:
+        self.folder = folder
+        self._runner = runner
+
+    def git(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
+        """Run git; return what it wrote.
+
+        Raises:
+            CommandError: It failed.
+        """
+        return self._run(arguments, env, check=True).output
+
+    def succeeds(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> bool:
+        """Run git; return whether it succeeded."""
+        return self._run(arguments, env, check=False).returncode == 0
+
+    def _run(self, arguments: tuple[str | Path, ...], env: Mapping[str, str] | None, *, check: bool) -> Completed:
+        settings = [word for setting in _NEUTRAL for word in ("-c", setting)]
+        return self._runner.run(
+            ["git", *settings, *arguments],
+            name=f"git-{arguments[0]}",
+            cwd=self.folder,
+            env={**_without_git(), **(env or {})},
+            check=check,
+        )
+
+    def one(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
+        """Run git; return the one line that it wrote."""
+        return self.git(*arguments, env=env).strip()
+
+    @contextmanager
+    def index(self, tree: str | None = None) -> Iterator[dict[str, str]]:
+        """Lend an index of its own, as an environment for git.
+
+        Args:
+            tree: What it holds; a copy of the user's index if not given.
+        """
+        git_dir = Path(self.one("rev-parse", "--absolute-git-dir"))
+        path = git_dir / "castoff-index"
+        path.unlink(missing_ok=True)
+        try:
+            environment = {"GIT_INDEX_FILE": str(path)}
+            if tree is not None:
+                self.git("read-tree", tree, env=environment)
+            elif (git_dir / "index").is_file():
+                shutil.copy2(git_dir / "index", path)  # and its time: git compares the files with that
+            yield environment
+        finally:
+            path.unlink(missing_ok=True)
+
+    def working_tree(self) -> str:
+        """Return the tree of the files as they are, those that upstream's .gitignore names left out."""
+        with self.index() as index:
+            self.git("add", "--all", ".", env=index)
+            return self.one("write-tree", env=index)
+
+    def with_patch(self, tree: str, patch: Path, *options: str) -> str | None:
+        """Return a tree with a patch laid on, or None if it does not fit."""
+        with self.index(tree) as index:
+            if not self.succeeds("apply", "--cached", "--whitespace=nowarn", *options, patch, env=index):
+                return None
+            return self.one("write-tree", env=index)
+
+    def changes(self, old: str, new: str) -> list[Change]:
+        """Return what differs between two trees, by path."""
+        words = self.git("diff-tree", "-r", "-z", "--no-renames", old, new).split("\0")
+        changes = []
+        for head, path in zip(words[0::2], words[1::2], strict=False):
+            _, mode, _, _, status = head.split()
+            changes.append(Change(status, path, mode))
+        return sorted(changes, key=lambda change: change.path)
+
+    def read(self, tree: str, path: str, target: Path) -> None:
+        """Write a file of a tree elsewhere, byte by byte."""
+        blob = self.one("rev-parse", f"{tree}:{path}")
+        with self.index(tree) as index:
+            prefix = f"{target.parent}/.castoff-{target.name}/"
+            self.git("checkout-index", f"--prefix={prefix}", "--", path, env=index)
+        (Path(prefix) / path).replace(target)
+        shutil.rmtree(prefix)
+        assert blob == self.one("hash-object", "--no-filters", target)
+
+    def commit(self, tree: str, parent: str, message: str, identity: Mapping[str, str]) -> str:
+        """Make a commit; return its name."""
+        return self.one("commit-tree", tree, "-p", parent, "-m", message, env=identity)
+
+
+def _without_git() -> dict[str, str]:
+    """Return our environment without what git would take for another repository's."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}

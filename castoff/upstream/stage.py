@@ -1,0 +1,707 @@
+"""Stage: what upstream would merge, made of a topic.
+
+A branch with a commit for the topic, and one for each topic below it that it requires, on upstream's
+tree. A topic's upstream/ folder says how: stage.toml (the title, the tests, what is written otherwise
+there), message.md (the body), measured.md, and tree/ (its tests, and files that only upstream needs).
+Names of castoff, its kill switch and its choices between releases of torch do not get through; the
+result has upstream's format, is linted by upstream's own configuration, compiles against the headers of
+that release, and its tests have passed, or nothing is staged.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from castoff.build.apply import apply_to_checkout, try_topics
+from castoff.core.console import Console
+from castoff.core.context import Context, means
+from castoff.core.errors import ApplyError, StageError, TopicError
+from castoff.core.pipconfig import current_uv_environment
+from castoff.core.places import ROOT
+from castoff.core.runner import environment_for_tests
+from castoff.core.tables import Table
+from castoff.core.tools import tool
+from castoff.model.pin import load_pin
+from castoff.model.topics import CPP_SUFFIXES, Topic, load_topics
+from castoff.upstream.checkout import topic_commits
+from castoff.upstream.drift import TEST_TOOLS, best_pins, fetch_ref, version_of_tree
+from castoff.upstream.repository import Repository
+from castoff.upstream.style import conform
+
+_OURS = re.compile("castoff", re.IGNORECASE)
+_RAN = re.compile(r"Ran (\d+) tests? in [\d.]+s")
+_TEST_SECONDS = "3600"
+_MARKDOWN_LINK = "- {}\n"
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What is written otherwise upstream.
+
+    Attributes:
+        files: The files, as patterns; a file of upstream's that the topic does not touch, by its path.
+        old: The text as the topic has it; it must be there.
+        new: The text as upstream gets it.
+    """
+
+    files: tuple[str, ...]
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a topic becomes a pull request.
+
+    Attributes:
+        topic: The topic.
+        title: The commit's title, with upstream's tag.
+        body: What it does and why.
+        measured: What was measured.
+        tests: The test files, by their paths upstream.
+        drop: The topic's files that upstream does not get.
+        replace: What is written otherwise there.
+    """
+
+    topic: Topic
+    title: str
+    body: str
+    measured: str
+    tests: tuple[str, ...]
+    drop: tuple[str, ...]
+    replace: tuple[Replacement, ...]
+
+    @property
+    def message(self) -> str:
+        """The commit's message."""
+        links = "".join(f"{link}\n" for link in self.topic.upstream)
+        return f"{self.title}\n\n{self.body.strip()}\n\n{links}"
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """A run of a staged test file.
+
+    Attributes:
+        command: What was run, as one would type it in a checkout.
+        output: The end of what it wrote.
+        passed: Whether it ran tests, and all passed.
+    """
+
+    command: str
+    output: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A topic that is staged.
+
+    Attributes:
+        recipe: Its recipe.
+        commit: Its commit.
+        tests: How its tests ended.
+        without: How they end without the change, where that was tried.
+        notes: What was checked, and what could not be.
+    """
+
+    recipe: Recipe
+    commit: str
+    tests: tuple[TestRun, ...]
+    without: tuple[TestRun, ...]
+    notes: tuple[str, ...]
+
+
+def load_recipe(topic: Topic) -> Recipe:
+    """Read how a topic becomes a pull request.
+
+    Raises:
+        TopicError: It does not say, or not rightly.
+    """
+    folder = topic.folder / "upstream"
+    missing = [name for name in ("stage.toml", "message.md", "measured.md") if not (folder / name).is_file()]
+    if missing:
+        raise TopicError(
+            f"topic {topic.key} does not say how it goes upstream",
+            expected=f"stage.toml, message.md and measured.md in patches/{topic.key}/upstream",
+            found=f"no {', no '.join(missing)}",
+            next_step="Write them; CONTRIBUTING.md says what they hold, patches/torch/grad-dtype has an example.",
+        )
+    table = Table.load(folder / "stage.toml", TopicError)
+    recipe = Recipe(
+        topic=topic,
+        title=table.text("title", r"\[[\w./ -]+\] \S.*", example="a title like '[autograd] Add …'"),
+        body=(folder / "message.md").read_text(encoding="utf-8"),
+        measured=(folder / "measured.md").read_text(encoding="utf-8"),
+        tests=table.texts("tests", r"test/\S+\.py", example="paths like 'test/autograd/test_x.py'"),
+        drop=table.texts("drop", r"\S+", example="files of the topic"),
+        replace=tuple(_replacement(row) for row in table.tables("replace")) if table.has("replace") else (),
+    )
+    table.done()
+    for path in recipe.tests:
+        if not (folder / "tree" / path).is_file():
+            table.fail("tests", f"patches/{topic.key}/upstream/tree/{path}", "no such file")
+    if not recipe.tests:
+        table.fail("tests", "at least one test file", "none")
+    return recipe
+
+
+def _replacement(row: Table) -> Replacement:
+    made = Replacement(
+        files=row.texts("files", r"\S+", example="patterns of files like 'torch/_grad_dtype.py'"),
+        old=row.text("old"),
+        new=row.text("new", r"[\s\S]*", example="text"),
+    )
+    row.done()
+    return made
+
+
+def stack_of(topic: Topic, topics: Sequence[Topic]) -> tuple[Topic, ...]:
+    """Return the topics that go upstream for one of them: those that it requires, in order, and itself last.
+
+    Topics that never go upstream, and the other project's, are left out.
+    """
+    by_key = {one.key: one for one in topics}
+    needed: set[str] = set()
+    open_ones = [topic.key]
+    while open_ones:
+        key = open_ones.pop()
+        needed.add(key)
+        open_ones += [required for required in by_key[key].requires if required not in needed]
+    return tuple(one for one in topics if one.key in needed and one.project == topic.project and one.kind != "never")
+
+
+def resolve_releases(text: str, version: tuple[int, int]) -> str:
+    """Return C++ in which the choices between releases of torch are made.
+
+    Args:
+        text: The source, with ``#if CASTOFF_TORCH_AT_LEAST(major, minor)`` in it.
+        version: The release that it is for.
+
+    Raises:
+        ValueError: A choice has a form that this does not know.
+    """
+    kept: list[str] = []
+    # For each open #if: None for one that is none of ours, else whether the lines under it stay.
+    stack: list[bool | None] = []
+    for line in text.splitlines(keepends=True):
+        words = line.strip()
+        choice = re.fullmatch(r"#\s*if\s+(!?)\s*CASTOFF_TORCH_AT_LEAST\((\d+),\s*(\d+)\)", words)
+        if choice is not None:
+            stack.append((version >= (int(choice[2]), int(choice[3]))) != bool(choice[1]))
+            continue
+        if words.startswith("#if"):
+            if "CASTOFF_TORCH_AT_LEAST" in words:
+                raise ValueError(words)
+            stack.append(None)
+        elif words.startswith("#else") and stack and stack[-1] is not None:
+            stack[-1] = not stack[-1]
+            continue
+        elif words.startswith("#elif") and stack and stack[-1] is not None:
+            raise ValueError(words)
+        elif words.startswith("#endif") and stack and stack.pop() is not None:
+            continue
+        if False not in stack:
+            kept.append(line)
+    joined = re.sub(r"#include <torch/csrc/castoff/torch_version\.h>\n", "", "".join(kept))
+    return re.sub(r"\n{3,}", "\n\n", joined)
+
+
+class _Staging:
+    """Upstream's tree with topics laid on, one after the other.
+
+    Attributes:
+        headers: The C++ headers that they bring or change.
+    """
+
+    def __init__(self, tree: Path, version: str, context: Context) -> None:
+        self._tree = tree
+        self._version = version
+        self._context = context
+        self._repository = Repository(tree, context.runner)
+        self.headers: list[str] = []
+
+    def lay(self, recipe: Recipe) -> tuple[list[str], list[str]]:
+        """Lay a topic on the tree, as upstream gets it; return the new files and the changed ones."""
+        topic = recipe.topic
+        pin = self._pin(topic)
+        paths = set(apply_to_checkout(topic, pin, self._tree, self._context.runner))
+        extra = topic.folder / "upstream" / "tree"
+        for source in sorted(path for path in extra.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+            path = source.relative_to(extra).as_posix()
+            (self._tree / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, self._tree / path)
+            paths.add(path)
+        for path in recipe.drop:
+            if path not in paths:
+                raise _recipe_error(recipe, f"`drop` names files of the topic, not {path}", "no such file")
+            (self._tree / path).unlink()
+            paths.remove(path)
+        # Upstream's own files that only upstream's change touches.
+        paths |= {path for one in recipe.replace for path in one.files if (self._tree / path).is_file()}
+        self._write_otherwise(recipe, sorted(paths))
+        self.headers += sorted(path for path in paths if path.endswith(".h"))
+        tracked = set(self._repository.git("ls-files", "-z", "--", *sorted(paths)).split("\0"))
+        return sorted(paths - tracked), sorted(paths & tracked)
+
+    def _pin(self, topic: Topic) -> str:
+        pins = best_pins(topic, self._version, whole=True)
+        with self._context.cache.lock("stage-fit"), self._context.cache.scratch("stage-fit") as scratch:
+            (fit,) = try_topics([topic], {topic.key: pins}, self._tree, scratch, self._context.runner)
+        if fit.failed:
+            raise ApplyError(
+                f"{topic.key} does not apply to this tree",
+                expected=f"its files and hunks (of pin {fit.pin}) apply without fuzz",
+                found="\n".join(f"{one.path}: {one.outcome.value}: {one.detail}" for one in fit.failed),
+                next_step="Bring the topic to that tree first: castoff drift says where it stands.",
+            )
+        return fit.pin or pins[0]
+
+    def _write_otherwise(self, recipe: Recipe, paths: Sequence[str]) -> None:
+        major, minor = (int(part) for part in self._version.split(".")[:2])
+        texts = {path: (self._tree / path).read_text(encoding="utf-8") for path in paths}
+        for path in paths:
+            if path.endswith(CPP_SUFFIXES):
+                try:
+                    texts[path] = resolve_releases(texts[path], (major, minor))
+                except ValueError as error:
+                    raise _recipe_error(recipe, "#if CASTOFF_TORCH_AT_LEAST(a, b), alone", f"{path}: {error}") from None
+        for one in recipe.replace:
+            matching = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in one.files)]
+            having = [path for path in matching if one.old in texts[path]]
+            if not having:
+                found = ", ".join(matching) or f"no file that matches {', '.join(one.files)}"
+                raise _recipe_error(recipe, f"this text, to replace it:\n{one.old}", f"not in {found}")
+            for path in having:
+                texts[path] = texts[path].replace(one.old, one.new)
+        for path, text in texts.items():
+            (self._tree / path).write_text(text, encoding="utf-8")
+
+    def commit(self, recipe: Recipe, paths: Sequence[str], author: Mapping[str, str]) -> str:
+        """Commit the topic; return the commit.
+
+        Raises:
+            StageError: What would be committed says castoff.
+        """
+        repository = self._repository
+        repository.git("add", "--all", "--force", "--", *paths)
+        added = [line for line in repository.git("diff", "--cached", "-U0").splitlines() if line.startswith("+")]
+        ours = [
+            line for line in [*added, *recipe.message.splitlines(), *recipe.measured.splitlines()] if _OURS.search(line)
+        ]
+        if ours:
+            raise StageError(
+                f"{recipe.topic.key} would say castoff upstream",
+                expected="no name of castoff in what is staged",
+                found="\n".join(ours[:20]),
+                next_step=f"Add a [[replace]] to patches/{recipe.topic.key}/upstream/stage.toml for each.",
+            )
+        repository.git("commit", "--quiet", "--no-verify", "--message", recipe.message, env=author)
+        return repository.one("rev-parse", "HEAD")
+
+
+def _recipe_error(recipe: Recipe, expected: str, found: str) -> TopicError:
+    return TopicError(
+        f"upstream/stage.toml of {recipe.topic.key} does not fit the topic",
+        expected=expected,
+        found=found,
+        next_step=f"Mend patches/{recipe.topic.key}/upstream/stage.toml: the topic has changed under it.",
+    )
+
+
+def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
+    """Run one of the staged test files as upstream does.
+
+    Args:
+        path: The file.
+        tree: The checkout.
+        python: The interpreter of an environment with torch.
+        context: The means.
+    """
+    device = {"PJRT_DEVICE": "CPU"} if (tree / "torch_xla").is_dir() else {}
+    said = "".join(f"{name}={value} " for name, value in device.items())
+    relative = path.removeprefix("test/")
+    done = context.runner.run(
+        ["timeout", _TEST_SECONDS, python, relative],
+        name="stage-test",
+        cwd=tree / "test",
+        env=environment_for_tests() | device,
+        check=False,
+    )
+    ran = _RAN.search(done.output)
+    end = done.output[ran.start() :].strip() if ran is not None else done.tail
+    passed = done.returncode == 0 and ran is not None and int(ran[1]) > 0
+    return TestRun(f"{said}python {path}", end, passed)
+
+
+def stage(
+    name: str,
+    *,
+    onto: str,
+    out: Path,
+    branch: str | None,
+    python: Path | None,
+    stock: Path | None,
+    compile_cpp: bool,
+    push: str | None,
+    console: Console,
+    root: Path = ROOT,
+) -> None:
+    """Make of a topic what upstream would merge, and say where it is.
+
+    Args:
+        name: The topic.
+        onto: The folder of a checkout, whose HEAD it goes onto (below castoff's own commits, if it has
+            them), or a ref of upstream's repository.
+        out: The folder for the patches and the pull request's text.
+        branch: The branch's name; the topic's, if not given.
+        python: The interpreter of an environment with the topic, to run the staged tests with; one with
+            the wheels in dist/ is made if not given.
+        stock: That of one without the topic, where the tests must fail; not tried if not given.
+        compile_cpp: Whether to compile the staged C++ against the headers of the torch in ``python``.
+        push: The remote to push the branch to, if at all.
+        console: Shows how it goes.
+        root: The tree with pins and patches.
+
+    Raises:
+        CastoffError: It cannot be staged; there is no branch then, and nothing was pushed.
+    """
+    topics = load_topics(root / "patches")
+    found = [topic for topic in topics if name in (topic.key, topic.name) and topic.kind != "never"]
+    if len(found) != 1:
+        raise TopicError(
+            f"{name} cannot be staged",
+            expected="one of " + ", ".join(topic.key for topic in topics if topic.kind != "never"),
+            found=f"{len(found)} topics of that name that may go upstream",
+            next_step="Name one of them, with its project.",
+        )
+    recipes = [load_recipe(topic) for topic in stack_of(found[0], topics)]
+    branch = branch or found[0].name
+    out = out.absolute()
+    with means(console) as context, context.cache.lock("stage"), context.cache.scratch("stage") as scratch:
+        checkout = _checkout(onto, found[0], out, root, context)
+        repository = Repository(checkout, context.runner)
+        author = _author(repository)
+        if repository.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
+            raise StageError(
+                f"{checkout} has a branch {branch} already",
+                expected="no branch of that name, so that nothing is lost",
+                found=repository.one("log", "-1", "--format=%h %s", branch),
+                next_step=f"Give another name with --branch, or remove it: git -C {checkout} branch -D {branch}",
+            )
+        base = _base(repository)
+        version = _version(checkout, base, repository)
+        # A copy that shares the objects: the checkout gets its branch at the end, or nothing.
+        tree = scratch / "tree"
+        repository.git("clone", "--quiet", "--shared", "--no-checkout", checkout, tree)
+        copy = Repository(tree, context.runner)
+        copy.git("checkout", "--quiet", "--detach", base)
+        with _environment(python, root, scratch, context, project=found[0].project, version=version) as chosen:
+            staged = _stage_all(
+                recipes,
+                tree,
+                version,
+                python=chosen,
+                stock=stock.absolute() if stock is not None else None,
+                compile_cpp=compile_cpp,
+                author=author,
+                context=context,
+            )
+        files = _write(out, staged, base, version, copy)
+        repository.git("fetch", "--quiet", tree, f"HEAD:refs/heads/{branch}")
+        if push is not None:
+            with console.step("push", f"{branch} to {push}"):
+                repository.git("push", push, f"{branch}:{branch}")
+    _report(staged, branch, checkout, files, push=push, console=console)
+
+
+def _stage_all(
+    recipes: Sequence[Recipe],
+    tree: Path,
+    version: str,
+    *,
+    python: Path,
+    stock: Path | None,
+    compile_cpp: bool,
+    author: Mapping[str, str],
+    context: Context,
+) -> list[Staged]:
+    staging = _Staging(tree, version, context)
+    return [
+        _stage_one(
+            recipe,
+            staging,
+            tree,
+            python=python,
+            stock=stock,
+            compile_cpp=compile_cpp,
+            author=author,
+            context=context,
+        )
+        for recipe in recipes
+    ]
+
+
+def _stage_one(
+    recipe: Recipe,
+    staging: _Staging,
+    tree: Path,
+    *,
+    python: Path,
+    stock: Path | None,
+    compile_cpp: bool,
+    author: Mapping[str, str],
+    context: Context,
+) -> Staged:
+    console = context.console
+    with console.step("lay", f"{recipe.topic.key} on upstream's tree"):
+        new, changed = staging.lay(recipe)
+        console.note(f"{len(new)} new files, {len(changed)} changed ones")
+    with console.step("style", "upstream's own format and lint"):
+        notes = list(conform(tree, new, changed, context))
+    if compile_cpp:
+        with console.step("compile", "the C++ against that release's headers"):
+            notes.append(_compile(tree, [*new, *changed], staging.headers, python, context))
+    else:
+        notes.append("The C++ was not compiled (--no-compile).")
+    with console.step("test", ", ".join(recipe.tests)):
+        tests = tuple(run_test(path, tree, python, context) for path in recipe.tests)
+        _check_passed(recipe, tests, python)
+        without = tuple(run_test(path, tree, stock, context) for path in recipe.tests) if stock is not None else ()
+        if any(run.passed for run in without):
+            raise StageError(
+                f"the tests of {recipe.topic.key} prove nothing",
+                expected=f"they fail in {stock}, without the topic",
+                found="\n".join(f"{run.command}: {run.output}" for run in without if run.passed),
+                next_step=f"Mend them: patches/{recipe.topic.key}/upstream/tree/",
+            )
+    return Staged(recipe, staging.commit(recipe, [*new, *changed], author), tests, without, tuple(notes))
+
+
+def _check_passed(recipe: Recipe, tests: Sequence[TestRun], python: Path) -> None:
+    failed = [run for run in tests if not run.passed]
+    if failed:
+        raise StageError(
+            f"the staged tests of {recipe.topic.key} do not pass; nothing is staged",
+            expected=f"each of them passes in {python}",
+            found="\n".join(f"{run.command}:\n{run.output}" for run in failed),
+            next_step=f"Mend patches/{recipe.topic.key}, or its tests under upstream/tree/.",
+        )
+
+
+def _checkout(onto: str, topic: Topic, out: Path, root: Path, context: Context) -> Path:
+    """Return the checkout that the user means; a ref is fetched into the output folder."""
+    if Path(onto).is_dir():
+        folder = Path(onto).absolute()
+        if not (folder / ".git").exists() or not (folder / topic.project / "__init__.py").is_file():
+            raise StageError(
+                f"{folder} is no checkout of {topic.project}",
+                expected=f"a git repository with {topic.project}/__init__.py in it",
+                found="something else",
+                next_step="`castoff checkout DIR` makes one.",
+            )
+        return folder
+    pins = sorted((root / "pins").glob("*.toml"), key=lambda path: tuple(map(int, path.stem.split("."))))
+    folder = out / topic.project
+    if folder.exists():
+        raise StageError(
+            f"{folder} is there already",
+            expected="no such folder, to fetch the ref into",
+            found="one",
+            next_step=f"Remove it, choose another --out, or stage onto it: --onto {folder}",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    with context.console.step("fetch", onto):
+        fetch_ref(load_pin(root / "pins", pins[-1].stem).upstream(topic.project).repository, onto, folder, context)
+    return folder
+
+
+def _base(repository: Repository) -> str:
+    """Return the commit to stage onto: HEAD, or the one below castoff's own."""
+    ours = topic_commits(repository)
+    return repository.one("rev-parse", f"{ours[0].commit}^" if ours else "HEAD")
+
+
+def _version(checkout: Path, base: str, repository: Repository) -> str:
+    """Return the release whose tree a commit of a checkout is.
+
+    Raises:
+        StageError: It does not say.
+    """
+
+    def text_of(name: str) -> str:
+        path = f"{base}:{name}"
+        return repository.git("show", path) if repository.succeeds("cat-file", "-e", path) else ""
+
+    found = version_of_tree(text_of)
+    if found is None:
+        raise StageError(
+            f"{checkout} does not say which release it is of",
+            expected="a version.txt that begins with a version (torch), or TORCH_XLA_VERSION in setup.py (torch_xla)",
+            found="neither",
+            next_step="Give the folder of a checkout of the topic's project.",
+        )
+    return found
+
+
+def _author(repository: Repository) -> dict[str, str]:
+    """Return who commits, by git's own settings."""
+    said = {
+        name: os.environ.get(f"GIT_AUTHOR_{name.upper()}") or _setting(repository, f"user.{name}")
+        for name in ("name", "email")
+    }
+    if not all(said.values()):
+        raise StageError(
+            "git does not know who you are",
+            expected="user.name and user.email, whose pull request it will be",
+            found="none",
+            next_step=f"In {repository.folder}: git config user.name …; git config user.email …",
+        )
+    return {f"GIT_{who}_{name.upper()}": value for who in ("AUTHOR", "COMMITTER") for name, value in said.items()}
+
+
+def _setting(repository: Repository, name: str) -> str:
+    return repository.one("config", "--default", "", "--get", name)
+
+
+@contextmanager
+def _environment(
+    python: Path | None, root: Path, scratch: Path, context: Context, *, project: str, version: str
+) -> Iterator[Path]:
+    """Lend the interpreter to run the staged tests with: the user's, or one with the wheels in dist/."""
+    if python is not None:
+        yield python.absolute()
+        return
+    built = root / "dist" / f"{'.'.join(version.split('.')[:2])}-cpu"
+    wheels = sorted(built.glob("*.whl"))
+    if not wheels:
+        raise StageError(
+            f"there are no wheels to run the tests with in {built}",
+            expected="those that `./build.sh --target cpu --pin …` makes for this release",
+            found="none",
+            next_step="Build them, or give the Python of an environment that has the topic with --python.",
+        )
+    uv, made = tool("uv"), scratch / "venv" / "bin" / "python"
+    install: list[str | Path] = [uv, "pip", "install", "--python", made]
+    lock: list[str | Path] = ["--constraint", root / "ci" / "requirements.lock"]
+    minor = ".".join(version.split(".")[:2])
+    stock = [f"torch=={version}"] if project == "torch" else [f"torch=={minor}.*", f"torch_xla=={version}", "numpy"]
+    commands: list[list[str | Path]] = [
+        [uv, "venv", "--no-project", scratch / "venv"],
+        # With the stock wheel first, what it requires comes from uv's cache by hard links.
+        [*install, *lock, *stock, *TEST_TOOLS],
+        [*install, "--no-deps", "--offline", "--cache-dir", scratch / "uv", *wheels],
+    ]
+    with context.console.step("install", str(built)):
+        for command in commands:
+            context.runner.run(command, name="stage-install", env=current_uv_environment(context.runner))
+    yield made
+
+
+_ASK_TORCH = "import os, torch; print(os.path.dirname(torch.__file__)); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"
+
+
+def _compile(tree: Path, paths: Sequence[str], headers: Sequence[str], python: Path, context: Context) -> str:
+    """Compile staged C++ as far as its syntax and types; return what to say of it.
+
+    Raises:
+        StageError: It does not compile.
+    """
+    sources = [path for path in paths if path.endswith(".cpp")]
+    if not sources:
+        return "There is no C++ in it."
+    package, abi = context.runner.run([python, "-c", _ASK_TORCH], name="ask-torch").output.split()[-2:]
+    with context.cache.lock("stage-headers"), context.cache.scratch("stage-headers") as scratch:
+        # Only what is staged comes from the tree: the rest of its headers are in the wheel, with the generated ones.
+        for path in headers:
+            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tree / path, scratch / path)
+        include = Path(package) / "include"
+        for path in sources:
+            command: list[str | Path] = ["g++", "-std=c++17", "-fsyntax-only", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+            command += ["-DAT_PER_OPERATOR_HEADERS", f"-I{scratch}", "-isystem", include]
+            command += ["-isystem", include / "torch" / "csrc" / "api" / "include", tree / path]
+            done = context.runner.run(command, name="stage-compile", check=False)
+            if done.returncode != 0:
+                raise StageError(
+                    f"{path} does not compile, as staged",
+                    expected=f"g++ compiles it against the headers in {include}",
+                    found=done.tail,
+                    next_step=f"Read the whole log: {done.log}",
+                )
+    return f"{len(sources)} C++ files compile against the headers of the release's wheel (g++ -fsyntax-only)."
+
+
+def _write(out: Path, staged: Sequence[Staged], base: str, version: str, repository: Repository) -> list[Path]:
+    """Write the patches and the texts into the output folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in [*out.glob("*.patch"), *out.glob("pull-request*.md")]:
+        old.unlink()
+    repository.git("format-patch", "--quiet", "--output-directory", out, f"{base}..{staged[-1].commit}")
+    for number, one in enumerate(staged, start=1):
+        name = "pull-request.md" if len(staged) == 1 else f"pull-request-{number}-{one.recipe.topic.name}.md"
+        text = pull_request(one, number, len(staged), version)
+        if _OURS.search(text):
+            raise StageError(
+                f"the pull request of {one.recipe.topic.key} would say castoff",
+                expected="no name of castoff in it",
+                found="\n".join(line for line in text.splitlines() if _OURS.search(line)),
+                next_step=f"Mend patches/{one.recipe.topic.key}/upstream/.",
+            )
+        (out / name).write_text(text, encoding="utf-8")
+    return sorted([*out.glob("*.patch"), *out.glob("pull-request*.md")])
+
+
+def pull_request(one: Staged, number: int, count: int, version: str) -> str:
+    """Return the text of a pull request.
+
+    Args:
+        one: The staged topic.
+        number: Its place in the stack, from 1.
+        count: How many there are.
+        version: The release that it is staged onto.
+    """
+    recipe = one.recipe
+    stack = f"This is {number} of {count} in a stack.\n\n" if count > 1 else ""
+    plan = "".join(f"```\n$ {run.command}\n{run.output}\n```\n\n" for run in one.tests)
+    without = "".join(f"```\n$ {run.command}\n{run.output}\n```\n\n" for run in one.without)
+    if without:
+        without = f"The same without the change:\n\n{without}"
+    notes = "".join(_MARKDOWN_LINK.format(note) for note in one.notes)
+    links = "".join(_MARKDOWN_LINK.format(link) for link in recipe.topic.upstream)
+    where = (
+        f"On the wheel of {recipe.topic.project} {version} with this change laid over it, not on a build of the branch:"
+    )
+    return (
+        f"# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
+        f"## What was measured\n\n{recipe.measured.strip()}\n\n"
+        f"## Test plan\n\n{where}\n\n{plan}{without}{notes}\n## Links\n\n{links}"
+    )
+
+
+def _report(
+    staged: Sequence[Staged], branch: str, checkout: Path, files: Sequence[Path], *, push: str | None, console: Console
+) -> None:
+    rows = [f"{checkout}: branch {branch}, {len(staged)} commit{'s' if len(staged) > 1 else ''}"]
+    for one in staged:
+        rows.append(f"  {one.commit[:12]} {one.recipe.title}")
+        rows += [f"    {run.command}: {run.output.splitlines()[0]}" for run in one.tests]
+        rows += [f"    {note}" for note in one.notes]
+    rows += [f"  {path}" for path in files]
+    rows.append("  (git am --keep-non-patch keeps the tag in the title)")
+    rows.append(f"pushed to {push}" if push is not None else "Nothing was pushed.")
+    data: dict[str, object] = {
+        "branch": branch,
+        "checkout": str(checkout),
+        "commits": [{"topic": one.recipe.topic.key, "commit": one.commit, "notes": list(one.notes)} for one in staged],
+        "files": [str(path) for path in files],
+        "pushed": push,
+    }
+    console.result("\n".join(rows), data)
