@@ -2,7 +2,7 @@
 
 Each layer imports those before it only (import-linter holds it, by the contracts in pyproject.toml)::
 
-    core -> formats -> model -> build -> tpu -> audit, upstream -> source -> cli
+    core -> formats -> model -> build -> tpu -> audit, upstream -> cli
 
 ``container`` needs ``core`` alone, and the standard library of an older Python.
 """

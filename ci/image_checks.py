@@ -103,7 +103,7 @@ def check_builder() -> int:
         return 0
     network = machine_network(os.environ)
     with tempfile.TemporaryDirectory() as work:
-        image = builder_image(ROOT, Path(work), source=False, network=network, base=None)
+        image = builder_image(ROOT, Path(work), network=network, base=None)
     with tempfile.TemporaryDirectory(dir="/tmp") as cache:  # our own may be under /root
         Path(cache).chmod(0o777)
         os.environ["CASTOFF_CACHE"] = os.environ["UV_CACHE_DIR"] = cache

@@ -4,10 +4,10 @@
 # machine's own index and certificates for the time of the build, as secrets: they do not stay.
 #
 # glibc: an overlay that needs more than the platform tag of the base wheels allows is refused (castoff verify), so
-# the age of the image's own does not matter. Wheels that are built from source run where its glibc does.
+# the age of the image's own does not matter.
 ARG BASE=docker.io/library/debian:12.12-slim
 
-FROM ${BASE} AS builder
+FROM ${BASE}
 ENV DEBIAN_FRONTEND=noninteractive \
     LANG=C.UTF-8 \
     PYTHONDONTWRITEBYTECODE=1
@@ -25,13 +25,3 @@ LABEL org.opencontainers.image.title="castoff builder" \
       org.opencontainers.image.licenses="BSD-3-Clause"
 USER 10001:10001
 ENTRYPOINT ["/opt/castoff/bin/python", "-m", "castoff"]
-
-# --mode source: what upstream's own build asks for besides. Bazelisk comes from the npm registry, as Debian has none.
-FROM builder AS source
-USER 0:0
-RUN --mount=type=bind,target=/context --mount=type=secret,id=network --mount=type=secret,id=ca.crt \
-    if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
-    python3.11 /context/bazelisk.py /usr/local/bin/bazel
-USER 10001:10001
-
-FROM builder

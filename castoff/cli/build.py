@@ -1,4 +1,4 @@
-"""build, verify and assemble: make wheels and check them."""
+"""build and verify: make wheels and check them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from castoff.build.pipeline import build
 from castoff.build.plan import Request, dry_run
 from castoff.build.recorded import verify_folder
 from castoff.cli.boundary import boundary
-from castoff.cli.options import IndexOption, InstallOption, JsonOption, Mode, PinOption, Target, VerboseOption
+from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, VerboseOption
 from castoff.core.console import Console
 from castoff.core.places import ROOT
-from castoff.source.assemble import assemble
-from castoff.source.run import source_build
 from castoff.upstream.commands import compare_upstream_tests
 
 app = typer.Typer()
@@ -38,33 +36,18 @@ def build_command(
         Path,
         typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
     ] = ROOT / "dist",
-    mode: Annotated[
-        Mode,
-        typer.Option(
-            help="overlay: from the stock wheels, in a minute. source: from upstream's sources, with upstream's own "
-            "build, in hours; docs/source-build.md."
-        ),
-    ] = Mode.OVERLAY,
-    work: Annotated[
-        Path | None,
-        typer.Option(help="Where a build from source works.", show_default="in the cache"),
-    ] = None,
     verify_install: InstallOption = True,
     dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Build patched torch and torch_xla wheels, from the stock ones or from source.
+    """Build patched torch and torch_xla wheels from the stock ones.
 
     The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
     and manifest.json (what went in). It appears whole, or stays as it was.
 
     In a container, with docker, podman or buildah: ./build.sh --docker and the same options.
     """
-    if mode is Mode.SOURCE and (index or not verify_install):
-        raise typer.BadParameter("--index and --no-verify-install are for --mode overlay")
-    if mode is Mode.OVERLAY and work is not None:
-        raise typer.BadParameter("--work is for --mode source")
     request = Request(
         target=target.value,
         pin=pin,
@@ -74,9 +57,7 @@ def build_command(
         verify_install=verify_install,
     )
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        if mode is Mode.SOURCE:
-            source_build(request, work, console, dry_run=dry_run_only)
-        elif dry_run_only:
+        if dry_run_only:
             dry_run(request, console)
         else:
             build(request, console)
@@ -135,18 +116,3 @@ def verify_command(
             )
             return
         verify_folder(folder, python=python, indexes=tuple(index or ()), install=verify_install, console=console)
-
-
-@app.command("assemble", hidden=True)
-def assemble_command(
-    torch: Annotated[Path, typer.Argument(help="The wheel of torch, in the folder dist of its checkout.")],
-    torch_xla: Annotated[Path, typer.Argument(help="That of torch_xla.")],
-    pin: PinOption,
-    target: Annotated[Target, typer.Option(help="What the wheels are for.")],
-    python: Annotated[str, typer.Option(metavar="PATH", help="The CPython that the wheels are for.")],
-    out: Annotated[Path, typer.Option(help="Where the output folder goes.")],
-    json_lines: JsonOption = False,
-) -> None:
-    """Make an output folder from the wheels that upstream's builds left: the last step of a build from source."""
-    with boundary(Console(json_lines=json_lines)) as console:
-        assemble(pin, target.value, python, wheels=(torch, torch_xla), out=out, console=console)

@@ -15,13 +15,6 @@ class Target(StrEnum):
     TPU = "tpu"
 
 
-class Mode(StrEnum):
-    """How wheels can be built."""
-
-    OVERLAY = "overlay"
-    SOURCE = "source"
-
-
 class Wheels(StrEnum):
     """Whose wheels a program can be compared under."""
 

@@ -15,10 +15,8 @@ from castoff.container.engine import Engine, Image, Job, build_image, carry_out
 from castoff.container.network import Network, without_folders
 from castoff.core.places import cache_root, xdg_cache
 
-CONTEXT = ("apt-install.sh", "bazelisk.py", "builder.Dockerfile", "builder.packages")
+CONTEXT = ("apt-install.sh", "builder.Dockerfile", "builder.packages")
 """What of docker/ the image is made from, with the lock file of the build's tools."""
-
-_PLACES = ("--out", "--work")
 
 
 def build_in_container(
@@ -37,7 +35,7 @@ def build_in_container(
         ContainerError: The image could not be built.
     """
     with tempfile.TemporaryDirectory(prefix="castoff-") as work:
-        image = builder_image(root, Path(work), is_for_source(arguments), network, base)
+        image = builder_image(root, Path(work), network, base)
         if carry_out(engine.exists(image.tag), quiet=True) != 0:
             build_image(engine, image)
     job = builder_job(root, image.tag, arguments, network, os.environ)
@@ -60,7 +58,7 @@ def run(engine: Engine, job: Job) -> int:
     return status
 
 
-def builder_image(root: Path, work: Path, source: bool, network: Network, base: str | None) -> Image:
+def builder_image(root: Path, work: Path, network: Network, base: str | None) -> Image:
     """Put the context of the builder together and return the image that is to be made from it.
 
     Its name has the hash of all that goes into it, so that there is one for each state of the lists.
@@ -69,22 +67,16 @@ def builder_image(root: Path, work: Path, source: bool, network: Network, base: 
     context.mkdir()
     for path in [*(root / "docker" / name for name in CONTEXT), root / "ci" / "requirements.lock"]:
         shutil.copy(path, context / path.name)
-    digest = hashlib.sha256(repr((source, base)).encode())
+    digest = hashlib.sha256(repr(base).encode())
     for path in sorted(context.iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return Image(
         tag=f"localhost/castoff-builder:{digest.hexdigest()[:12]}",
         context=context,
         dockerfile="builder.Dockerfile",
-        stage="source" if source else "builder",
         secrets=without_folders(network).for_build(work),
         arguments={"BASE": base} if base else {},
     )
-
-
-def is_for_source(arguments: Sequence[str]) -> bool:
-    """Whether the arguments of `castoff build` ask for a build from source."""
-    return bool(_parse(arguments).mode == "source")
 
 
 def builder_job(
@@ -100,7 +92,7 @@ def builder_job(
         environment: The environment variables.
     """
     variables, volumes = network.for_run()
-    arguments, places = absolute_places(arguments)
+    arguments, places = absolute_out(arguments)
     caches = cache_volumes(environment)
     variables.update(
         {"PYTHONPATH": str(root), "CASTOFF_CACHE": str(cache_root()), "UV_CACHE_DIR": str(_uv_cache(environment))}
@@ -135,26 +127,15 @@ def _uv_cache(environment: Mapping[str, str]) -> Path:
     return Path(own).absolute() if own else xdg_cache() / "uv"
 
 
-def absolute_places(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Return the arguments of `castoff build` with the folders in them absolute, and these folders."""
-    options = _parse(arguments)
-    kept, places = list(options.rest), []
-    for name in _PLACES:
-        value = getattr(options, name.strip("-"))
-        if value is not None:
-            places.append(Path(value).absolute())
-            kept += [name, str(places[-1])]
-    return kept, places
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def absolute_out(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return the arguments of `castoff build` with the folder of --out absolute, and that folder if there is one."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in _PLACES:
-        parser.add_argument(name)
-    parser.add_argument("--mode")
+    parser.add_argument("--out")
     options, rest = parser.parse_known_args(list(arguments))
-    options.rest = [*rest, *(["--mode", options.mode] if options.mode else [])]
-    return options
+    if options.out is None:
+        return rest, []
+    out = Path(options.out).absolute()
+    return [*rest, "--out", str(out)], [out]
 
 
 def _git_folders(root: Path) -> list[Path]:

@@ -146,20 +146,6 @@ class CheckoutError(CastoffError):
     kind = "checkout"
 
 
-class PreflightError(CastoffError):
-    """This machine lacks something that a source build needs."""
-
-    exit_code = 25
-    kind = "preflight"
-
-
-class BuildError(CastoffError):
-    """A step of a build from source failed."""
-
-    exit_code = 27
-    kind = "build"
-
-
 class UpstreamTestsError(CastoffError):
     """Upstream's own tests do not end on the patched wheels as on the stock ones."""
 

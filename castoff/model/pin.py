@@ -123,21 +123,6 @@ class Tpu:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a build from source needs beside upstream's own steps.
-
-    Attributes:
-        requirements: The file of torch's tree that lists the Python packages of the build.
-        constraints: Which of their later versions no longer fit.
-        gcc: The oldest GCC that upstream's build takes, and the newest major version that it was built with.
-    """
-
-    requirements: str
-    constraints: tuple[str, ...]
-    gcc: tuple[str, str]
-
-
-@dataclass(frozen=True)
 class Pin:
     """A pair of upstream releases and what goes with it.
 
@@ -149,7 +134,6 @@ class Pin:
         torch_xla: The torch_xla release.
         runtime: What a device needs beside them, where that can still be had.
         tpu: The same by hash, for TPUs; None where the pin has no such part.
-        source: What a build from source needs; None where the pin says nothing of it.
         variants: The builds that upstream published, by name.
         wheels: Every wheel that a build may start from.
     """
@@ -161,7 +145,6 @@ class Pin:
     torch_xla: Upstream
     runtime: Runtime | None
     tpu: Tpu | None
-    source: Source | None
     variants: dict[str, Variant]
     wheels: tuple[PinnedWheel, ...]
 
@@ -189,21 +172,6 @@ class Pin:
                 next_step="Choose another pin with --pin, or add the table.",
             )
         return self.tpu
-
-    def for_source(self) -> Source:
-        """Return what a build from source needs.
-
-        Raises:
-            PinError: The pin says nothing of it.
-        """
-        if self.source is None:
-            raise PinError(
-                f"pin {self.name} cannot be built from source",
-                expected="[source] in its file",
-                found="no such table",
-                next_step="Choose another pin with --pin, or add the table.",
-            )
-        return self.source
 
     def libtpu_sha256(self, python: str) -> str:
         """Return the hash of libtpu's wheel for a CPython.
@@ -286,7 +254,6 @@ def load_pin(folder: Path, name: str) -> Pin:
         torch_xla=_upstream(top, "torch_xla"),
         runtime=runtime,
         tpu=_tpu(top.table("tpu"), folder, runtime) if runtime and top.has("tpu") else None,
-        source=_source(top.table("source")) if top.has("source") else None,
         variants=variants,
         wheels=tuple(_wheel(table, variants) for table in top.tables("wheels")),
     )
@@ -338,20 +305,6 @@ def _source_package(table: Table) -> SourcePackage:
     )
     table.done()
     return package
-
-
-def _source(table: Table) -> Source:
-    example = "[oldest version, newest major version], like ['9.4', '12']"
-    gcc = table.texts("gcc", r"\d+(\.\d+)?", example=example)
-    if len(gcc) != 2:  # noqa: PLR2004
-        table.fail("gcc", example, repr(gcc))
-    source = Source(
-        requirements=table.text("requirements", r"[\w.-]+\.txt", example="a file of torch's tree"),
-        constraints=table.texts("constraints", r"[\w-]+(<|==)[\d.]+", example="upper bounds like 'cmake<4'"),
-        gcc=(gcc[0], gcc[1]),
-    )
-    table.done()
-    return source
 
 
 def _runtime(table: Table) -> Runtime:

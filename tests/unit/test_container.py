@@ -11,7 +11,7 @@ import pytest
 from expecttest import assert_expected_inline
 
 from castoff.container.__main__ import run as run_command_line
-from castoff.container.builder import absolute_places, builder_image, builder_job, cache_volumes, is_for_source
+from castoff.container.builder import absolute_out, builder_image, builder_job, cache_volumes
 from castoff.container.builder import run as run_job
 from castoff.container.engine import Engine, Image, Job, find_engine
 from castoff.container.network import Network, machine_network, without_folders
@@ -253,21 +253,19 @@ def test_a_machine_without_settings_lends_nothing() -> None:
 
 def test_the_builder_is_named_by_what_goes_into_it(tmp_path: Path) -> None:
     names = []
-    for number, (source, base) in enumerate([(False, None), (False, None), (True, None), (False, "debian:13")]):
+    for number, base in enumerate([None, None, "debian:13"]):
         work = tmp_path / str(number)
         work.mkdir()
-        image = builder_image(ROOT, work, source, NOTHING, base)
+        image = builder_image(ROOT, work, NOTHING, base)
         names.append(image.tag)
-        assert image.stage == ("source" if source else "builder")
         assert sorted(path.name for path in image.context.iterdir()) == [
             "apt-install.sh",
-            "bazelisk.py",
             "builder.Dockerfile",
             "builder.packages",
             "requirements.lock",
         ]
     assert names[0] == names[1]
-    assert len(set(names)) == 3
+    assert len(set(names)) == 2
 
 
 def test_the_build_runs_as_the_caller_with_tree_and_caches_mounted(
@@ -305,12 +303,8 @@ def test_caches_in_different_places_are_mounted_one_by_one(tmp_path: Path, monke
 
 
 def test_the_arguments_of_the_build_are_handed_on() -> None:
-    assert is_for_source(["--target", "cpu", "--mode", "source"])
-    assert not is_for_source(["--target", "cpu"])
-    assert absolute_places(["--mode", "source", "--work", "/w", "-v"]) == (
-        ["-v", "--mode", "source", "--work", "/w"],
-        [Path("/w")],
-    )
+    assert absolute_out(["--out", "/w", "-v"]) == (["-v", "--out", "/w"], [Path("/w")])
+    assert absolute_out(["--target", "cpu"]) == (["--target", "cpu"], [])
 
 
 def test_a_job_leaves_no_container_behind(engines: Path, tmp_path: Path) -> None:
