@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from castoff.core.errors import CastoffError  # noqa: E402 - found by the line above
+from castoff.formats.xla_text import parse_hlo  # noqa: E402
 from castoff.tpu.client import TpuCompiler  # noqa: E402
-from castoff.tpu.hlo import parse  # noqa: E402
 
 PROGRAM = """
 import sys
@@ -74,7 +74,7 @@ def trace(python: Path, kind: str) -> bytes:
 def measure(compiler: TpuCompiler, program: bytes, topology: str) -> dict[str, int]:
     """What the compiler says of a step."""
     compiled = compiler.compile(program, topology)
-    module = parse(compiled.hlo)
+    module = parse_hlo(compiled.hlo)
     (convolution,) = module.find("convolution")
     return {
         "converts between convolution and sum": len(module.converts()),

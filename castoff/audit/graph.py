@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from castoff.audit.dtypes import is_exact, is_float, size_of
-from castoff.tpu.hlo import Instruction, parse
+from castoff.formats.xla_text import Instruction, Node, parse_hlo, parse_ir
 
 SCOPE = "castoff"
 
-_NODE = re.compile(r"^\s*(%\d+) = (\([^()]*\)|\S+) ([\w:]+)\((.*?)\)(?:, |$)(.*)$")
-_OPERAND = re.compile(r"%\d+")
-_SCOPE_OF_NODE = re.compile(r"\bscope=(\S+?)(?:,|$)")
-_LOCATION = re.compile(r"\blocation=(\S+?)@(\S+?):(\d+)")
 _RECORD = re.compile(rf"(?:^|/){SCOPE}(\d+)\.\d+(?=/|$)")
 _SHAPE = re.compile(r"(\w+)\[([^\]]*)\]")
 
@@ -41,33 +36,6 @@ LOSSY_NARROWING = "lossy narrowing"
 EXACT_ROUND_TRIP = "exact round trip"
 LOSSY_ROUND_TRIP = "lossy round trip"
 EXACTNESS = (EXACT_WIDENING, LOSSY_NARROWING, EXACT_ROUND_TRIP, LOSSY_ROUND_TRIP)
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of the IR.
-
-    Attributes:
-        name: Its name, such as "%20".
-        line: The line of the text that it stands in, from 0.
-        op: What it computes, such as "xla::cast".
-        operands: The names of the nodes that it takes.
-        scope: The scope that it was made in.
-        location: The function, file name and line that torch_xla noted; of a node made within an
-            operation that was watched, that is not the user's.
-    """
-
-    name: str
-    line: int
-    op: str
-    operands: tuple[str, ...]
-    scope: str
-    location: tuple[str, str, int] | None
-
-    @property
-    def record(self) -> int | None:
-        """The number of the operation that it was made by, if that was watched."""
-        return record_of(self.scope)
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ class Graph:
     @cached_property
     def nodes(self) -> dict[str, Node]:
         """Its IR nodes by name, in the order of the text."""
-        return {node.name: node for node in read_ir(self.ir)}
+        return {node.name: node for node in parse_ir(self.ir)}
 
     def conversions(self) -> list[Conversion]:
         """Every conversion that it makes, in the order in which its nodes were lowered."""
@@ -167,24 +135,6 @@ def exactness_of(before: str | None, source: str, target: str) -> str:
     return EXACT_WIDENING if is_exact(source, target) else LOSSY_NARROWING
 
 
-def read_ir(lines: tuple[str, ...]) -> Iterator[Node]:
-    """Read the nodes of IR text."""
-    for number, line in enumerate(lines):
-        match = _NODE.match(line)
-        if match is None:
-            continue
-        name, _, op, operands, attributes = match.groups()
-        scope, location = _SCOPE_OF_NODE.search(attributes), _LOCATION.search(attributes)
-        yield Node(
-            name=name,
-            line=number,
-            op=op,
-            operands=tuple(_OPERAND.findall(operands)),
-            scope=scope[1] if scope else "",
-            location=(location[1], location[2], int(location[3])) if location else None,
-        )
-
-
 class _Conversions:
     """Finds the conversions of a graph."""
 
@@ -195,7 +145,7 @@ class _Conversions:
         self._instructions: dict[str, Instruction] = {}
         self._users: dict[str, list[str]] = defaultdict(list)
         if graph.hlo:
-            for instruction in parse(graph.hlo).instructions():
+            for instruction in parse_hlo(graph.hlo).instructions():
                 self._instructions[instruction.name] = instruction
                 for operand in instruction.operands:
                     self._users[operand].append(instruction.name)

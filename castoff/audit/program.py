@@ -16,10 +16,10 @@ from castoff.audit.report import FORBIDDABLE, Report
 from castoff.core.context import Context
 from castoff.core.errors import AuditError
 from castoff.core.interpreter import Interpreter, active_python, find_interpreter
+from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment
-from castoff.tpu.hlo import parse
 from castoff.tpu.program import fault_of, packages_of, parse_target
 
 
@@ -185,7 +185,7 @@ def _on_tpu(report: Report, request: Request, compiler: TpuCompiler, context: Co
 def converts_by_origin(compiled: Compiled) -> Counter[tuple[str, str, str]]:
     """Count the converts of optimised HLO by what they come from, the dtype before and the dtype after."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    for computation in parse(compiled.hlo).computations.values():
+    for computation in parse_hlo(compiled.hlo).computations.values():
         dtypes = {inner.name: inner.dtype for inner in computation}
         counts.update(
             (inner.op_name, dtypes[inner.operands[0]], inner.dtype) for inner in computation if inner.op == "convert"

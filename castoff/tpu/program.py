@@ -16,11 +16,12 @@ from castoff.core.context import Context
 from castoff.core.errors import CastoffError, TpuError
 from castoff.core.interpreter import Interpreter, active_python, find_interpreter
 from castoff.core.runner import Completed
+from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu import trace
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.environment import compiler_environment, results, stock_environment
-from castoff.tpu.hlo import normalize, parse
+from castoff.tpu.normalize import normalize
 
 _TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
 _OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
@@ -74,7 +75,7 @@ class Step:
                 {
                     "place": graph.place,
                     "casts": counted(graph.casts),
-                    "converts": counted(parse(compiled.hlo).converts()),
+                    "converts": counted(parse_hlo(compiled.hlo).converts()),
                     "memory": compiled.memory,
                     "estimated_cycles": compiled.estimated_cycles,
                     "hlo": normalize(compiled.hlo),
@@ -284,7 +285,8 @@ def report(steps: Mapping[str, Step]) -> str:
     casts = [[cast for graph in step.graphs for cast in graph.casts] for step in steps.values()]
     table += _conversions("casts in the program", casts)
     converts = [
-        [convert for compiled in step.compiled for convert in parse(compiled.hlo).converts()] for step in steps.values()
+        [convert for compiled in step.compiled for convert in parse_hlo(compiled.hlo).converts()]
+        for step in steps.values()
     ]
     table += _conversions("converts in the TPU's HLO", converts)
     for kind in ("argument", "output", "temp", "generated_code"):

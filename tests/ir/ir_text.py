@@ -4,20 +4,17 @@ Left out is what differs from version to version or from run to run: layouts, no
 module names, source locations, and all attributes but the dimension numbers of HLO.
 """
 
-import re
+import sys
+from pathlib import Path
 
 import torch
 import torch_xla
 
-__all__ = ["hlo", "ir", "normalize_hlo", "normalize_ir"]
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # castoff, which test environments do not have
 
-_LAYOUT = re.compile(r"(?<=\])\{[^}]*\}")
-_VALUE = re.compile(r"%[\w.\-]+")
-_OUTPUT = re.compile(r"(%\d+)(\.\d+)?")
-_DIMENSIONS = re.compile(r"(?:dimensions|\w+_(?:contracting|batch)_dims)=\{[^}]*\}")
-_SHAPE = r"(?:\([^()]*\)|\w+\[[^\]]*\])"
-_IR_LINE = re.compile(rf"^\s*(%\d+) = ({_SHAPE}) ([\w:]+)\((.*?)\)(.*)$")
-_HLO_LINE = re.compile(rf"^\s*(ROOT )?(%[\w.\-]+) = ({_SHAPE}) ([\w\-]+)\((.*?)\)(?:, (.*))?$")
+from castoff.formats.xla_text import parse_hlo, parse_ir
+
+__all__ = ["hlo", "ir", "normalize_hlo", "normalize_ir"]
 
 
 class _Numbers:
@@ -29,46 +26,34 @@ class _Numbers:
     def __call__(self, name: str) -> str:
         return self._numbers.setdefault(name, f"%{len(self._numbers)}")
 
-    def operands(self, text: str) -> str:
-        return ", ".join(self(name) for name in _VALUE.findall(text))
-
-    def outputs(self, text: str) -> str:
-        """Operands in IR's form, where ``%5.2`` is the third output of ``%5``."""
-        return ", ".join(self(name) + output for name, output in _OUTPUT.findall(text))
-
 
 def normalize_ir(text: str) -> str:
-    """The nodes of ``_get_xla_tensors_text``, in its order, then the roots."""
+    """The nodes of ``_get_xla_tensors_text``, in its order, then the roots. ``%5.2`` is the third output of ``%5``."""
     number, lines, roots = _Numbers(), [], {}
-    for line in text.splitlines():
-        match = _IR_LINE.match(_LAYOUT.sub("", line))
-        if match is None:
-            continue
-        name, shape, op, operands, attributes = match.groups()
-        lines.append(f"{number(name)} = {shape} {op}({number.outputs(operands)})")
-        if (root := re.search(r"\bROOT=(\d+)", attributes)) is not None:
-            roots[int(root[1])] = number(name)
+    for node in parse_ir(text.splitlines()):
+        name = number(node.name)
+        operands = (
+            number(operand) if output is None else f"{number(operand)}.{output}"
+            for operand, output in zip(node.operands, node.outputs)  # noqa: B905 - CPython 3.10, on pin 2.1
+        )
+        lines.append(f"{name} = {node.shape} {node.op}({', '.join(operands)})")
+        if node.root is not None:
+            roots[node.root] = name
     return "\n".join([*lines, "return " + ", ".join(roots[i] for i in sorted(roots))]) + "\n"
 
 
 def normalize_hlo(text: str) -> str:
     """The instructions of ``_get_xla_tensors_hlo``, computation by computation, the entry last."""
-    lines: list[str] = []
-    number = _Numbers()
-    for line in text.splitlines():
-        if line.rstrip().endswith("{"):
-            number = _Numbers()
-            if lines:
-                lines.append("")
-            continue
-        match = _HLO_LINE.match(_LAYOUT.sub("", line))
-        if match is None:
-            continue
-        root, name, shape, op, operands, attributes = match.groups()
-        inside = operands if op in ("parameter", "constant") else number.operands(operands)
-        kept = [f"{op}({inside})", *_DIMENSIONS.findall(attributes or "")]
-        lines.append(f"{root or ''}{number(name)} = {shape} {', '.join(kept)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_computation, parse_hlo(text).computations.values()))
+
+
+def _computation(instructions) -> str:
+    number, lines = _Numbers(), []
+    for inner in instructions:
+        inside = inner.argument or ", ".join(map(number, inner.operands))
+        value = ", ".join([f"{inner.op}({inside})", *inner.dimensions])
+        lines.append(f"{'ROOT ' * inner.root}{number(inner.name)} = {inner.shape} {value}\n")
+    return "".join(lines)
 
 
 def ir(*tensors: torch.Tensor) -> str:

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from castoff.formats.xla_text import Module, parse_hlo
 from castoff.tpu.client import Compiled, TpuCompiler
-from castoff.tpu.hlo import Module, normalize, parse
+from castoff.tpu.normalize import normalize
 from castoff.tpu.trace import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ class TpuProgram:
     @cached_property
     def module(self) -> Module:
         """Its optimised HLO, to look into."""
-        return parse(self.compiled.hlo)
+        return parse_hlo(self.compiled.hlo)
 
     @property
     def converts(self) -> list[tuple[str, str]]:

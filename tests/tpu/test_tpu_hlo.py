@@ -14,8 +14,9 @@ import torch_xla
 from device_data import data
 
 from castoff.core.errors import TpuError
+from castoff.formats.xla_text import parse_hlo
 from castoff.tpu.client import TpuCompiler
-from castoff.tpu.hlo import normalize, parse
+from castoff.tpu.normalize import normalize
 from castoff.tpu.trace import program_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,7 +188,7 @@ def sharded(tmp_path_factory):
 def test_spmd_shardings_reach_the_tpu_compiler(tpu_compiler, expect_tpu, topology, sharded):
     """A contraction sharded over two of four chips is a convolution of half its length, and an all-reduce."""
     compiled = tpu_compiler.compile(sharded, topology, partitions=4)
-    assert [i.groups for i in parse(compiled.hlo).find("all-reduce")] == ["{{0,1},{2,3}}"]
+    assert [i.groups for i in parse_hlo(compiled.hlo).find("all-reduce")] == ["{{0,1},{2,3}}"]
     expect_tpu(normalize(compiled.hlo))
 
 

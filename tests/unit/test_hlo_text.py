@@ -1,6 +1,7 @@
 import pytest
 
-from castoff.tpu.hlo import normalize, parse
+from castoff.formats.xla_text import parse_hlo
+from castoff.tpu.normalize import normalize
 
 FUSED = """\
 HloModule jit, is_scheduled=true, entry_computation_layout={(bf16[8,16]{1,0:T(8,128)(2,1)})->f32[8,8]{1,0}}
@@ -65,7 +66,7 @@ def test_a_dtype_a_shape_or_a_fusion_does_matter() -> None:
 
 
 def test_what_is_asked_of_a_module() -> None:
-    module = parse(FUSED)
+    module = parse_hlo(FUSED)
     assert module.entry == "main"
     assert module.converts() == [("bf16", "f32")]
     assert [(i.op, i.dtype, i.operands) for i in module.find("convolution")] == [
@@ -151,4 +152,4 @@ return %5, %2, %15
 @pytest.mark.parametrize("text", ["", "HloModule x\n", "%a (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n"])
 def test_text_without_an_entry_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no ENTRY"):
-        parse(text)
+        parse_hlo(text)
