@@ -133,8 +133,8 @@ def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Cont
         PinError: The pin has no libtpu for that CPython.
         FetchError: It is not in the cache and cannot be downloaded.
     """
-    accepted = (PinnedWheel("libtpu", python, "tpu", pin.libtpu_sha256(python)),)
-    variants = {"tpu": Variant("tpu", "the TPU runtime, as on PyPI", None)}
+    accepted = (PinnedWheel(project="libtpu", python=python, variant="tpu", sha256=pin.libtpu_sha256(python)),)
+    variants = {"tpu": Variant(title="the TPU runtime, as on PyPI")}
     tpu = pin.for_tpu()
     return _fetch(_Wanted("libtpu", tpu.libtpu, python, tpu.platform, accepted, variants), indexes, context)
 
@@ -150,8 +150,8 @@ def fetch_release(release: Release, *, indexes: Sequence[str], context: Context)
     Raises:
         FetchError: It is not in the cache and cannot be downloaded.
     """
-    accepted = (PinnedWheel(release.project, release.python, "any", release.sha256),)
-    variants = {"any": Variant("any", "as the package index has it", None)}
+    accepted = (PinnedWheel(project=release.project, python=release.python, variant="any", sha256=release.sha256),)
+    variants = {"any": Variant(title="as the package index has it")}
     wanted = _Wanted(release.project, release.version, release.python, PLATFORMS[0], accepted, variants)
     return _fetch(wanted, indexes, context)
 

@@ -7,66 +7,114 @@ import re
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
 
 from castoff.core.errors import TopicError
-from castoff.core.tables import Table
-from castoff.model.pin import PROJECTS
-
-KINDS = ("backport", "waiting", "never")
-"""Why a topic is not upstream's: taken from a later release, waiting there, or never meant for it."""
+from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique, wrong
+from castoff.model.pin import PROJECTS, Address
 
 PYTHON_SUFFIXES = (".py", ".pyi")
 CPP_SUFFIXES = (".cpp", ".h")
 
-_PIN_NAME = r"\d+\.\d+"
 _TOPIC_NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
-_SYMBOL = r"[A-Za-z_][A-Za-z0-9_]*"
+_PIN_NAME = r"\d+\.\d+"
+
+Text = Annotated[str, not_empty]
+TopicName = Annotated[str, matching(_TOPIC_NAME, "a name like 'grad-dtype'")]
+TopicKey = Annotated[str, matching(rf"({'|'.join(PROJECTS)})/{_TOPIC_NAME}", "'project/name'")]
+PinName = Annotated[str, matching(_PIN_NAME, "the name of a pin, like '2.9'")]
+State = Annotated[str, matching(r"(?s)applies|upstream|cannot: .*\S.*", "'applies', 'upstream' or 'cannot: reason'")]
+TestPath = Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")]
+Symbol = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a symbol")]
+SymbolNames = Annotated[tuple[Symbol, ...], unique]
+
+
+class PinOverlayTable(Model):
+    """[overlay."2.9"]: what the overlay has on one pin only."""
+
+    interpose: SymbolNames = ()
+    """Functions of torch that the topic interposes on this pin, besides those that it interposes on every pin."""
+
+
+class OverlayTable(Model):
+    """[overlay]: the symbols of the topic's C++ that others see. C++ names are mangled."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, PinOverlayTable] = Field(init=False)
+
+    interpose: SymbolNames = ()
+    """Functions of torch that the topic interposes on every pin: torch's calls of them go to the topic's definition."""
+    exports: SymbolNames = ()
+    """Other symbols that it defines, for Python to find."""
+
+    @property
+    def pins(self) -> dict[str, PinOverlayTable]:
+        """What differs from pin to pin."""
+        return self.__pydantic_extra__
+
+    @model_validator(mode="after")
+    def _check(self) -> OverlayTable:
+        for pin, own in self.pins.items():
+            if re.fullmatch(_PIN_NAME, pin) is None:
+                raise wrong("interpose, exports or the name of a pin, like '2.9'", "an unknown key", pin)
+            twice = set(self.interpose) & set(own.interpose)
+            if twice:
+                raise wrong("symbols that [overlay] interpose has not", ", ".join(sorted(twice)), f"{pin}.interpose")
+        return self
+
+
+class TopicFile(Model):
+    """patches/PROJECT/NAME/topic.toml: a reason to differ from upstream."""
+
+    name: TopicName
+    """The name of the folder."""
+    project: Literal["torch", "torch_xla"]
+    """The project that it patches."""
+    title: Annotated[str, matching(r"\S[^\n]*", "one line")]
+    """What a user gets, in one line."""
+    why: Text
+    """Why it exists, and its limits."""
+    kind: Literal["backport", "waiting", "never"]
+    """backport: from a later release of upstream's; waiting: not upstream yet; never: not meant for upstream."""
+    upstream: Annotated[tuple[Address, ...], unique] = ()
+    """The issues, pull requests and releases where upstream discusses it."""
+    drop_when: Text
+    """When the topic can be removed."""
+    requires: Annotated[tuple[TopicKey, ...], unique] = ()
+    """The topics that it needs, as "project/name"."""
+    tests: Annotated[
+        tuple[Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")], ...], unique
+    ] = ()
+    """The files of tests that prove it, as paths from the root of the tree."""
+    pins: dict[PinName, State]
+    """For each pin "applies", "upstream" (that release has it), or "cannot: " and the reason."""
+    overlay: OverlayTable = OverlayTable()
+    """The symbols of its C++, see below."""
+
+    @model_validator(mode="after")
+    def _check(self) -> TopicFile:
+        interposed = [*self.overlay.interpose, *(name for own in self.overlay.pins.values() for name in own.interpose)]
+        # Only the overlay of torch is loaded ahead of libtorch_cpu.so.
+        if interposed and self.project != "torch":
+            raise wrong("nothing: only torch's overlay can interpose", repr(interposed), "overlay.interpose")
+        return self
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """What a topic's part of an overlay shows to the world.
+    """The symbols of a topic's C++ that others see, on one pin."""
 
-    Attributes:
-        interpose: Mangled names of torch's functions that it takes the place of.
-        exports: Further names, for Python to find.
-    """
-
-    interpose: tuple[str, ...] = ()
-    exports: tuple[str, ...] = ()
+    interpose: tuple[str, ...] = ()  # functions of torch that it interposes
+    exports: tuple[str, ...] = ()  # other symbols, for Python to find
 
 
-@dataclass(frozen=True)
-class Topic:
-    """One reason to differ from upstream.
+class Topic(TopicFile):
+    """One reason to differ from upstream."""
 
-    Attributes:
-        name: Its name, which is its folder's.
-        project: The project that it patches.
-        title: What a user gets, in one line.
-        why: Why it exists.
-        kind: One of ``KINDS``.
-        upstream: Where upstream speaks of it.
-        drop_when: When it can go.
-        requires: The topics that it builds on, as "project/name".
-        tests: The files of tests that prove it, from the root of the tree.
-        pins: For each pin: "applies", "upstream", or "cannot: " and the reason.
-        symbols: For each pin, what its overlay part shows.
-        folder: Where it is.
-    """
-
-    name: str
-    project: str
-    title: str
-    why: str
-    kind: str
-    upstream: tuple[str, ...]
-    drop_when: str
-    requires: tuple[str, ...]
-    tests: tuple[str, ...]
-    pins: dict[str, str]
-    symbols: dict[str, Symbols]
     folder: Path
+    """Where it is."""
 
     @property
     def key(self) -> str:
@@ -102,8 +150,9 @@ class Topic:
         return tuple(path for path in files if path.suffix == ".h")
 
     def overlay_symbols(self, pin: str) -> Symbols:
-        """Return what its overlay part shows on a pin."""
-        return self.symbols.get(pin, Symbols())
+        """Return the symbols of its C++ that others see on a pin."""
+        own = self.overlay.pins.get(pin, PinOverlayTable())
+        return Symbols((*self.overlay.interpose, *own.interpose), self.overlay.exports)
 
     def content_hash(self, pin: str) -> str:
         """Return one hash over everything of it that goes into a build of a pin."""
@@ -176,54 +225,14 @@ def _files(root: Path) -> list[Path]:
 
 
 def _load(folder: Path, project: str) -> Topic:
-    top = Table.load(folder / "topic.toml", TopicError)
-    pins = top.table("pins")
-    topic = Topic(
-        name=top.text("name", _TOPIC_NAME, example="a name like 'grad-dtype'"),
-        project=top.text("project", "|".join(PROJECTS), example=" or ".join(PROJECTS)),
-        title=top.text("title", r"\S[^\n]*", example="one line"),
-        why=top.text("why"),
-        kind=top.text("kind", "|".join(KINDS), example=", ".join(KINDS)),
-        upstream=top.texts("upstream", r"https://\S+", example="https addresses"),
-        drop_when=top.text("drop_when"),
-        requires=top.texts("requires", rf"({'|'.join(PROJECTS)})/{_TOPIC_NAME}", example="'project/name'"),
-        tests=top.texts("tests", r"tests/\S+\.py", example="paths like 'tests/ir/test_x.py'"),
-        pins={
-            name: pins.text(
-                name, r"(?s)applies|upstream|cannot: .*\S.*", example="'applies', 'upstream' or 'cannot: reason'"
-            )
-            for name in pins.names()
-        },
-        symbols=_symbols(top, project),
-        folder=folder,
-    )
-    top.done()
+    path = folder / "topic.toml"
+    read = read_toml(path, TopicFile, TopicError)
     for key, value in (("name", folder.name), ("project", project)):
-        if getattr(topic, key) != value:
-            top.fail(key, f"{value!r}, as its folder says", repr(getattr(topic, key)))
-    for name in topic.pins:
-        if re.fullmatch(_PIN_NAME, name) is None:
-            top.fail("pins", "names of pins, like '2.9'", repr(name))
+        if getattr(read, key) != value:
+            fail(path, TopicError, [(key, f"{value!r}, the name of the folder", repr(getattr(read, key)))])
+    topic = Topic(**dict(read), folder=folder)
     _check_files(topic)
     return topic
-
-
-def _symbols(top: Table, project: str) -> dict[str, Symbols]:
-    if not top.has("overlay"):
-        return {}
-    overlay = top.table("overlay")
-    symbols: dict[str, Symbols] = {}
-    for pin in overlay.names():
-        table = overlay.table(pin)
-        symbols[pin] = Symbols(
-            interpose=table.texts("interpose", _SYMBOL, example="mangled symbols"),
-            exports=table.texts("exports", _SYMBOL, example="symbols"),
-        )
-        # Only the overlay of torch is loaded ahead of libtorch_cpu.so.
-        if project != "torch" and symbols[pin].interpose:
-            table.fail("interpose", "nothing: only torch's overlay can interpose", repr(symbols[pin].interpose))
-        table.done()
-    return symbols
 
 
 def _check_files(topic: Topic) -> None:
@@ -250,7 +259,7 @@ def _check_files(topic: Topic) -> None:
                 str(path.relative_to(topic.folder)),
                 "Name the patch after a pin, and the pin in topic.toml.",
             )
-    if topic.symbols and not topic.sources():
+    if topic.overlay != OverlayTable() and not topic.sources():
         _fail(topic, "C++ sources, since topic.toml has [overlay]", "none", "Add the sources or remove [overlay].")
 
 

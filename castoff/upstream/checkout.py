@@ -105,7 +105,7 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         with context.console.step("fetch", f"the tree of {project} {pin.upstream(project).version}"):
-            origin = upstream_tree(pin.upstream(project), made, context)
+            origin = upstream_tree(project, pin.upstream(project), made, context)
             context.console.note(origin.about)
         (made / ".git" / "info").mkdir(exist_ok=True)
         (made / ".git" / "info" / "exclude").write_text(_NOT_EDITS, encoding="utf-8")

@@ -11,7 +11,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from auditwheel.policy import WheelPolicies
@@ -37,7 +37,7 @@ from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
 from castoff.model.changelog import release_number
 from castoff.model.pin import PROJECTS, Pin, load_pin
-from castoff.model.topics import PYTHON_SUFFIXES, Symbols, Topic, load_topics
+from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -401,8 +401,16 @@ def _is_in(topic: Topic, pin: Pin, found: Found) -> bool:
 
 
 def _with(topic: Topic, pin: Pin, found: Found) -> Topic:
-    symbols = {pin.name: found.symbols[topic.key]} if topic.key in found.symbols else {}
-    return replace(topic, pins={**topic.pins, pin.name: "applies"}, symbols={**topic.symbols, **symbols})
+    overlay = topic.overlay
+    if topic.key in found.symbols:
+        own = PinOverlayTable(interpose=_own_interpose(topic, found.symbols[topic.key]))
+        overlay = OverlayTable.model_validate({**dict(overlay), pin.name: own})
+    return topic.model_copy(update={"pins": {**topic.pins, pin.name: "applies"}, "overlay": overlay})
+
+
+def _own_interpose(topic: Topic, symbols: Symbols) -> tuple[str, ...]:
+    """Return the functions that a topic interposes on one pin, besides those that it interposes on every pin."""
+    return tuple(name for name in symbols.interpose if name not in topic.overlay.interpose)
 
 
 def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
@@ -467,9 +475,10 @@ def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
     text = _with_pin(text, pin, state)
     written = [path]
     if state == "applies":
-        symbols = found.symbols.get(topic.key)
-        if symbols is not None and pin not in topic.symbols:
-            text = f"{text.rstrip()}\n\n{_overlay_table(pin, symbols)}"
+        own = _own_interpose(topic, found.symbols.get(topic.key, Symbols()))
+        if own and pin not in topic.overlay.pins:
+            rows = "".join(f'  "{name}",\n' for name in own)
+            text = f'{text.rstrip()}\n\n[overlay."{pin}"]\ninterpose = [\n{rows}]\n'
         fit = found.fits[topic.key]
         source = topic.hunks(fit.pin) if fit.pin is not None else None
         hunks = topic.folder / "hunks" / f"{pin}.patch"
@@ -509,13 +518,6 @@ def _with_pin(text: str, pin: str, state: str) -> str:
         if named is not None:
             at = number + 1
     return head + header + "".join([*lines[:at], line, *lines[at:]])
-
-
-def _overlay_table(pin: str, symbols: Symbols) -> str:
-    def rows(names: Sequence[str]) -> str:
-        return "[\n" + "".join(f'  "{name}",\n' for name in names) + "]" if names else "[]"
-
-    return f'[overlay."{pin}"]\ninterpose = {rows(symbols.interpose)}\nexports = {rows(symbols.exports)}\n'
 
 
 def _report(

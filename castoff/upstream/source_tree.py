@@ -48,10 +48,11 @@ class Origin:
     about: str
 
 
-def upstream_tree(upstream: Upstream, folder: Path, context: Context) -> Origin:
+def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Context) -> Origin:
     """Make an empty folder a git repository whose one commit is the pinned upstream tree.
 
     Args:
+        project: "torch" or "torch_xla".
         upstream: The release.
         folder: An empty folder.
         context: The means; the source package is kept in the cache.
@@ -70,15 +71,15 @@ def upstream_tree(upstream: Upstream, folder: Path, context: Context) -> Origin:
     package = upstream.source_package
     if package is None:
         raise FetchError(
-            f"the tree of {upstream.project} {upstream.version} cannot be had",
+            f"the tree of {project} {upstream.version} cannot be had",
             expected=f"git fetches {upstream.tag} of {upstream.repository}",
             found=refused,
             next_step="Check the network and git's proxy settings, or use a machine that reaches that host.",
         )
-    context.console.note(f"git does not reach {upstream.project}'s repository; taking the source package")
+    context.console.note(f"git does not reach {project}'s repository; taking the source package")
     _unpack(_source_package(package, context), folder)
     about = f"source package {package.name} {package.version}"
-    _commit_all(folder, f"{upstream.project} {upstream.version}, the tree of the {about}", runner)
+    _commit_all(folder, f"{project} {upstream.version}, the tree of the {about}", runner)
     return Origin("source package", about)
 
 

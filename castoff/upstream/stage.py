@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from castoff.build.apply import apply_to_checkout, try_topics
 from castoff.core.console import Console
@@ -26,7 +27,7 @@ from castoff.core.errors import ApplyError, StageError, TopicError
 from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
-from castoff.core.tables import Table
+from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique
 from castoff.core.tools import tool
 from castoff.model.pin import load_pin
 from castoff.model.topics import CPP_SUFFIXES, Topic, load_topics
@@ -41,19 +42,32 @@ _TEST_SECONDS = "3600"
 _MARKDOWN_LINK = "- {}\n"
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """What is written otherwise upstream.
+Pattern = Annotated[str, matching(r"\S+", "a pattern of files like 'torch/_grad_dtype.py'")]
+TestFile = Annotated[str, matching(r"test/\S+\.py", "a path like 'test/autograd/test_x.py'")]
 
-    Attributes:
-        files: The files, as patterns; a file of upstream's that the topic does not touch, by its path.
-        old: The text as the topic has it; it must be there.
-        new: The text as upstream gets it.
-    """
 
-    files: tuple[str, ...]
-    old: str
+class Replacement(Model):
+    """[[replace]]: what is written differently upstream."""
+
+    files: Annotated[tuple[Pattern, ...], unique]
+    """The files, as patterns; a file of upstream's that the topic does not touch, by its path."""
+    old: Annotated[str, not_empty]
+    """The text as the topic has it; it must be there."""
     new: str
+    """The text as upstream gets it."""
+
+
+class RecipeFile(Model):
+    """upstream/stage.toml: how a topic becomes a pull request."""
+
+    title: Annotated[str, matching(r"\[[\w./ -]+\] \S.*", "a title like '[autograd] Add …'")]
+    """The commit's title, with upstream's tag."""
+    tests: Annotated[tuple[TestFile, ...], unique]
+    """The test files, by their paths upstream."""
+    drop: Annotated[tuple[Pattern, ...], unique] = ()
+    """The topic's files that upstream does not get."""
+    replace: tuple[Replacement, ...] = ()
+    """What is written differently there."""
 
 
 @dataclass(frozen=True)
@@ -134,33 +148,14 @@ def load_recipe(topic: Topic) -> Recipe:
             found=f"no {', no '.join(missing)}",
             next_step="Write them; CONTRIBUTING.md says what they hold, patches/torch/grad-dtype has an example.",
         )
-    table = Table.load(folder / "stage.toml", TopicError)
-    recipe = Recipe(
-        topic=topic,
-        title=table.text("title", r"\[[\w./ -]+\] \S.*", example="a title like '[autograd] Add …'"),
-        body=(folder / "message.md").read_text(encoding="utf-8"),
-        measured=(folder / "measured.md").read_text(encoding="utf-8"),
-        tests=table.texts("tests", r"test/\S+\.py", example="paths like 'test/autograd/test_x.py'"),
-        drop=table.texts("drop", r"\S+", example="files of the topic"),
-        replace=tuple(_replacement(row) for row in table.tables("replace")) if table.has("replace") else (),
-    )
-    table.done()
-    for path in recipe.tests:
-        if not (folder / "tree" / path).is_file():
-            table.fail("tests", f"patches/{topic.key}/upstream/tree/{path}", "no such file")
-    if not recipe.tests:
-        table.fail("tests", "at least one test file", "none")
-    return recipe
-
-
-def _replacement(row: Table) -> Replacement:
-    made = Replacement(
-        files=row.texts("files", r"\S+", example="patterns of files like 'torch/_grad_dtype.py'"),
-        old=row.text("old"),
-        new=row.text("new", r"[\s\S]*", example="text"),
-    )
-    row.done()
-    return made
+    path = folder / "stage.toml"
+    read = read_toml(path, RecipeFile, TopicError)
+    absent = [name for name in read.tests if not (folder / "tree" / name).is_file()]
+    if absent or not read.tests:
+        expected = f"test files in patches/{topic.key}/upstream/tree"
+        fail(path, TopicError, [("tests", expected, f"no {', no '.join(absent)}" if absent else "none")])
+    body, measured = ((folder / name).read_text(encoding="utf-8") for name in ("message.md", "measured.md"))
+    return Recipe(topic, read.title, body, measured, read.tests, read.drop, read.replace)
 
 
 def stack_of(topic: Topic, topics: Sequence[Topic]) -> tuple[Topic, ...]:

@@ -87,7 +87,7 @@ def full_tree(tree: Tree) -> Tree:
             "  return CASTOFF_TORCH_GIT_VERSION;\n}\n",
             "hunks/2.9.patch": PATCH,
         },
-        overlay='{"2.9" = {interpose = ["_ZN5torch6answerEv"], exports = ["castoff_commit"]}}',
+        overlay='{exports = ["castoff_commit"], "2.9" = {interpose = ["_ZN5torch6answerEv"]}}',
     )
     tree.topic("xla", {"files/torch_xla/_new.py": "new = True\n"}, "torch_xla", requires='["torch/answer"]')
     tree.finish()

@@ -54,6 +54,11 @@ def _git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def _with(pin: Pin, **torch: object) -> Pin:
+    """Return a pin with another torch release."""
+    return pin.model_copy(update={"torch": pin.torch.model_copy(update=torch)})
+
+
 @pytest.fixture
 def upstream(full_tree: Tree, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Upstream:
     """Upstream's repository, at the address that the made-up pin has; two topics, one above the other."""
@@ -75,7 +80,7 @@ def upstream(full_tree: Tree, context: Context, tmp_path: Path, monkeypatch: pyt
     full_tree.topic("above", above, requires='["torch/below"]')
     pin = load_pin(full_tree.root / "pins", "2.9")
     commit = _git(folder, "rev-parse", "HEAD")
-    return Upstream(full_tree, replace(pin, torch=replace(pin.torch, commit=commit)), folder, context)
+    return Upstream(full_tree, _with(pin, commit=commit), folder, context)
 
 
 def test_a_checkout_has_a_commit_for_each_topic(upstream: Upstream, tmp_path: Path) -> None:
@@ -159,9 +164,8 @@ def packaged(upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "url.file:///nowhere/.insteadOf")
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # a port that nobody listens on
     sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    package = SourcePackage("pytorch", "2.9.0+dfsg-1", "trixie", sha256)
-    torch = replace(upstream.pin.torch, source_package=package)
-    return replace(upstream, pin=replace(upstream.pin, torch=torch))
+    package = SourcePackage(name="pytorch", version="2.9.0+dfsg-1", suite="trixie", sha256=sha256)
+    return replace(upstream, pin=_with(upstream.pin, source_package=package))
 
 
 def test_without_git_the_source_package_is_taken(packaged: Upstream, tmp_path: Path) -> None:
@@ -174,8 +178,8 @@ def test_without_git_the_source_package_is_taken(packaged: Upstream, tmp_path: P
 
 
 def test_a_source_package_of_another_hash_is_refused(packaged: Upstream, tmp_path: Path) -> None:
-    package = replace(packaged.pin.torch.source_package, sha256="0" * 64)
-    pin = replace(packaged.pin, torch=replace(packaged.pin.torch, source_package=package))
+    package = packaged.pin.torch.source_package.model_copy(update={"sha256": "0" * 64})
+    pin = _with(packaged.pin, source_package=package)
     with pytest.raises(FetchError) as caught:
         replace(packaged, pin=pin).checkout(tmp_path / "checkout")
     assert caught.value.expected == "sha256 " + "0" * 64
@@ -183,13 +187,13 @@ def test_a_source_package_of_another_hash_is_refused(packaged: Upstream, tmp_pat
 
 
 def test_without_git_and_without_a_source_package(packaged: Upstream, tmp_path: Path) -> None:
-    pin = replace(packaged.pin, torch=replace(packaged.pin.torch, source_package=None))
+    pin = _with(packaged.pin, source_package=None)
     with pytest.raises(FetchError, match="cannot be had"):
         replace(packaged, pin=pin).checkout(tmp_path / "checkout")
 
 
 def test_the_list_of_sources_names_each_mirror_once() -> None:
-    package = SourcePackage("pytorch", "1", "trixie", "0" * 64)
+    package = SourcePackage(name="pytorch", version="1", suite="trixie", sha256="0" * 64)
     lines = source_list(package, ["http://a/debian", "http://b/debian"]).splitlines()
     assert [line.split()[0] for line in lines] == ["deb-src", "deb-src"]
     assert [line.split()[-3:] for line in lines] == [

@@ -23,8 +23,8 @@ def newer(full_tree: Tree) -> Tree:
     toml = full_tree.root / "patches/torch/answer/topic.toml"  # with [pins] as a table of its own, as people write it
     text = toml.read_text()
     rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("pins", "overlay")))
-    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay."2.9"]\n'
-    table += 'interpose = ["_ZN5torch6answerEv"]\nexports = ["castoff_commit"]\n'
+    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay]\nexports = ["castoff_commit"]\n'
+    table += '\n[overlay."2.9"]\ninterpose = ["_ZN5torch6answerEv"]\n'
     toml.write_text(rest + table)
     xla = full_tree.root / "patches/torch_xla/xla/topic.toml"
     lines = [line for line in xla.read_text().splitlines(keepends=True) if not line.startswith("pins")]
@@ -97,7 +97,7 @@ def test_cpp_that_does_not_compile_there(newer: Tree) -> None:
     )
     toml = newer.root / "patches/torch/sound/topic.toml"
     lines = [line for line in toml.read_text().splitlines(keepends=True) if not line.startswith("pins")]
-    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay."2.9"]\ninterpose = []\nexports = ["sound"]\n'
+    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay]\nexports = ["sound"]\n'
     toml.write_text("".join(lines) + table)
     _make(
         newer, **{"torch__include__torch__answer.h": b"#pragma once\nnamespace torch { int reply(); }\n#error moved\n"}

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from expecttest import assert_expected_inline
 from made_up import Tree
 
 from castoff.core.errors import PinError
@@ -79,7 +80,7 @@ def test_an_unknown_pin_is_named_with_the_known_ones(pin_file: Path) -> None:
         ('variant = "any"', 'variant = "gpu"', "wheels[0].variant"),
         ('name = "2.9"', 'name = "2.6"', "name"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nmore = 1', "torch.more"),
-        ('tag = "v2.9.0"', 'tag = "v2.9.0"\nrequires = ["numpy from somewhere"]', "torch.requires"),
+        ('tag = "v2.9.0"', 'tag = "v2.9.0"\nrequires = ["numpy from somewhere"]', "torch.requires[0]"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nplatform = "linux_x86_64"', "torch.platform"),
         ("a" * 40, "a" * 39, "torch.commit"),
         ('sha256 = "', 'sha256 = "0', "wheels[0].sha256"),
@@ -99,6 +100,28 @@ def test_a_malformed_file_is_refused_by_key(pin_file: Path, old: str, new: str, 
         load_pin(pin_file.parent, "2.9")
     assert f"{key} is wrong" in caught.value.summary
     assert str(pin_file) in caught.value.next_step
+
+
+def test_everything_that_is_wrong_is_said_at_once(pin_file: Path) -> None:
+    text = pin_file.read_text().replace('jax = "0.7.1"', "").replace('tag = "v2.9.0"', 'tag = "2.9.0"\nmore = 1', 1)
+    pin_file.write_text(text.replace("cxx11_abi = 1", 'cxx11_abi = "1"'))
+    with pytest.raises(PinError) as caught:
+        load_pin(pin_file.parent, "2.9")
+    assert_expected_inline(
+        f"{caught.value.summary}\n{caught.value.expected}\n{caught.value.found}",
+        """\
+2.9.toml: cxx11_abi, torch.tag, torch.more, runtime.jax are wrong
+
+  cxx11_abi: Input should be a valid integer
+  torch.tag: a tag like 'v2.9.0'
+  torch.more: only the keys version, repository, tag, commit, source_package, platform, requires
+  runtime.jax: The version of JAX of the same time.
+
+  cxx11_abi: '1'
+  torch.tag: '2.9.0'
+  torch.more: an unknown key
+  runtime.jax: no such key""",
+    )
 
 
 def test_a_hash_given_twice_is_refused(pin_file: Path) -> None:

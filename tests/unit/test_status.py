@@ -69,14 +69,6 @@ def test_the_table_for_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(data["pins"]) == {path.stem for path in (ROOT / "pins").glob("*.toml")}
 
 
-def test_our_own_topics_have_symbols_on_every_pin_that_they_apply_to() -> None:
-    """Python asks for the same exports whatever the pin: one that is missing breaks the import there."""
-    status = read_status(ROOT)
-    for topic in load_topics(ROOT / "patches"):
-        shown = {topic.overlay_symbols(pin).exports for pin in status.pins if topic.applies(pin)}
-        assert len(shown) == 1, topic.key
-
-
 def test_every_module_of_ir_tests_names_its_topic_where_a_pin_does_not_have_it() -> None:
     named = runpy.run_path(str(ROOT / "tests" / "conftest.py"))["TOPICS"]
     on_every_pin = {"test_grad_dtype_ir", "test_issue_3718"}  # grad-dtype's, data-setter's
