@@ -44,13 +44,13 @@ def lint_topics(root: Path) -> list[Finding]:
     """Return what the topics of a tree owe, topic by topic; nothing if all is well.
 
     Args:
-        root: The tree, with ``patches``, ``pins``, ``tests`` and ``CHANGELOG.md``.
+        root: The tree, with ``patches``, ``pins``, ``tests``, ``README.md`` and ``CHANGELOG.md``.
 
     Raises:
         TopicError: A topic.toml is malformed.
     """
     pins = sorted(path.stem for path in (root / "pins").glob("*.toml"))
-    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog)
+    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _readme, _registration)
     return [
         Finding(topic.key, *finding)
         for topic in load_topics(root / "patches")
@@ -189,3 +189,34 @@ def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
 def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Owed:
     if f"`{topic.name}`" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
         yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "Say under [Unreleased] what users get."
+
+
+def _readme(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    link = f"](patches/{topic.key})"
+    if link not in (root / "README.md").read_text(encoding="utf-8"):
+        yield f"a row with [`{topic.name}`{link} in the README's table of topics", "no such link", "Add the row."
+
+
+def _registration(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+    """Check that importing the project installs the topic, and that CASTOFF_DISABLE knows its name."""
+    path = Path("patches") / topic.project / "kill-switch" / "files" / topic.project / "_castoff.py"
+    if topic.kind == "never":
+        return
+    modules = _registered((root / path).read_text(encoding="utf-8"))
+    if topic.name not in modules:
+        yield f"{topic.name!r} in TOPICS of {path}", f"only {', '.join(modules)}", "Add it: nothing else installs it."
+        return
+    module = modules[topic.name]
+    if module is not None and f"{topic.project}/{module}.py" not in topic.new_files():
+        yield f"files/{topic.project}/{module}.py, which TOPICS of {path} names", "no such file", "Correct one of them."
+
+
+def _registered(text: str) -> dict[str, str | None]:
+    """Return the names in the TOPICS of a module, with what they stand for if it is a mapping."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(one, ast.Name) and one.id == "TOPICS" for one in node.targets
+        ):
+            topics = ast.literal_eval(node.value)
+            return dict(topics) if isinstance(topics, dict) else dict.fromkeys(topics)
+    return {}

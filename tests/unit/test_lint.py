@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from made_up import Tree
+from made_up import Tree, topic_toml
 
 from castoff.model.lint import lint_topics
 
@@ -29,11 +29,17 @@ def sound(tree: Tree) -> Path:
     (tree.root / "tests" / "test_sound.py").write_text("@pytest.mark.fails_on_stock\ndef test_it():\n    ir(1)\n")
     with (tree.root / "CHANGELOG.md").open("a") as file:
         file.write("\n- `sound`: a thing.\n")
+    (tree.root / "README.md").write_text("| [`sound`](patches/torch/sound) | a thing |\n")
+    switch = tree.root / "patches/torch/kill-switch/files/torch"
+    switch.mkdir(parents=True)
+    (switch / "_castoff.py").write_text('TOPICS = ("sound",)\n')
+    (tree.root / "patches/torch/kill-switch/topic.toml").write_text(topic_toml("kill-switch", "torch"))
     return folder
 
 
 def _owed(folder: Path) -> list[str]:
-    return [f"{finding.expected}: {finding.found}" for finding in lint_topics(folder.parents[2])]
+    findings = [finding for finding in lint_topics(folder.parents[2]) if finding.topic == "torch/sound"]
+    return [f"{finding.expected}: {finding.found}" for finding in findings]
 
 
 def _replace(folder: Path, before: str, after: str) -> None:
@@ -173,3 +179,22 @@ def test_what_users_see_of_it(sound: Path) -> None:
     example, changelog = _owed(sound)
     assert example.startswith("example.py")
     assert changelog.startswith("`sound` in CHANGELOG.md")
+
+
+def test_a_row_of_the_readme_is_missing(sound: Path) -> None:
+    (sound.parents[2] / "README.md").write_text("| [`sound`](patches/torch/other) | a thing |\n")
+    (owed,) = _owed(sound)
+    assert owed == "a row with [`sound`](patches/torch/sound) in the README's table of topics: no such link"
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        ('("other",)', "'sound' in TOPICS of patches/torch/kill-switch/files/torch/_castoff.py: only other"),
+        ('{"sound": "_sound"}', "files/torch/_sound.py, which TOPICS of patches/torch/"),
+    ],
+)
+def test_a_topic_that_nothing_installs(sound: Path, topics: str, expected: str) -> None:
+    (sound.parent / "kill-switch" / "files" / "torch" / "_castoff.py").write_text(f"TOPICS = {topics}\n")
+    (owed,) = _owed(sound)
+    assert owed.startswith(expected)
