@@ -13,5 +13,6 @@ python=$1
 shift
 export PJRT_DEVICE=${PJRT_DEVICE:-CPU}
 EXPECTTEST_ACCEPT=1 "$python" -m pytest -q -p no:cacheprovider "$@" || true # a test that fails otherwise fails below
+find tests -name '*.py.bak' -delete # expecttest's copies
 .venv/bin/ruff format --quiet tests
 "$python" -m pytest -q -p no:cacheprovider "$@"
