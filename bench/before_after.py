@@ -43,21 +43,13 @@ def run(python: Path, example: Path) -> str:
 
 @dataclass(frozen=True)
 class Example:
-    """A topic's program and what it printed.
+    """A topic's program and what it printed."""
 
-    Attributes:
-        topic: The folder of the topic, from the root.
-        title: What the program is about, one sentence.
-        program: Its lines.
-        stock: What it printed under stock wheels.
-        patched: What it printed under patched wheels.
-    """
-
-    topic: Path
-    title: str
-    program: str
-    stock: str
-    patched: str
+    topic: Path  # the folder of the topic, from the root
+    title: str  # what the program is about, one sentence
+    program: str  # its lines
+    stock: str  # what it printed under stock wheels
+    patched: str  # what it printed under patched wheels
 
     @classmethod
     def of(cls, path: Path, stock: str, patched: str) -> Example:

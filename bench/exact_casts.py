@@ -27,19 +27,12 @@ PATCHES = PROGRAM.parent.parent / "patches"
 
 @dataclass(frozen=True)
 class Case:
-    """Two runs to compare.
+    """Two runs to compare."""
 
-    Attributes:
-        title: What is compared.
-        step: The argument of transformer_tracing.py.
-        topics: The topics that are in force in the patched environment; None: all of them.
-        limit: The highest ratio allowed; None: none is promised.
-    """
-
-    title: str
-    step: str
-    topics: tuple[str, ...] | None
-    limit: float | None
+    title: str  # what is compared
+    step: str  # the argument of transformer_tracing.py
+    topics: tuple[str, ...] | None  # the topics that are in force in the patched environment; None: all of them
+    limit: float | None  # the highest ratio allowed; None: none is promised
 
     def disabled(self) -> str:
         """What CASTOFF_DISABLE has to be."""

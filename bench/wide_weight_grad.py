@@ -27,19 +27,12 @@ MAX_ERROR = 1e-6
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions under stock and patched wheels.
+    """Instructions under stock and patched wheels."""
 
-    Attributes:
-        what: What they are spent on.
-        stock: Under stock wheels, where no weight is wide.
-        patched: Under patched wheels.
-        limit: The highest ratio of the two allowed.
-    """
-
-    what: str
-    stock: float
-    patched: float
-    limit: float
+    what: str  # what they are spent on
+    stock: float  # under stock wheels, where no weight is wide
+    patched: float  # under patched wheels
+    limit: float  # the highest ratio of the two allowed
 
     @property
     def ratio(self) -> float:

@@ -34,17 +34,11 @@ _MOST_DETAIL = 4000  # characters of one conflict: a report is to be read
 
 @dataclass(frozen=True)
 class Fare:
-    """How a topic fares on an upstream.
+    """How a topic fares on an upstream."""
 
-    Attributes:
-        applies: "yes", or the files that conflict.
-        upstream: How much of it is upstream already.
-        details: What a maintainer has to know of conflicts.
-    """
-
-    applies: str
-    upstream: str
-    details: str = ""
+    applies: str  # "yes", or the files that conflict
+    upstream: str  # how much of it is upstream already
+    details: str = ""  # what a maintainer has to know of conflicts
 
 
 def fare_of(row: Mapping[str, Any]) -> Fare:

@@ -115,19 +115,12 @@ say("VariableHooks", hooks()[0])
 
 @dataclass(frozen=True)
 class Tree:
-    """A checkout with the topics.
-
-    Attributes:
-        folder: Where it is.
-        touched: The C++ files of upstream that hunks change.
-        added: The topics' own C++ files.
-        headers: Every header that the topics add or change.
-    """
+    """A checkout with the topics."""
 
     folder: Path
-    touched: tuple[str, ...]
-    added: tuple[str, ...]
-    headers: tuple[str, ...]
+    touched: tuple[str, ...]  # the C++ files of upstream that hunks change
+    added: tuple[str, ...]  # the topics' own C++ files
+    headers: tuple[str, ...]  # every header that the topics add or change
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -47,17 +47,11 @@ _NARROW = ("bf16", "f16")
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of the program.
-
-    Attributes:
-        file: Its file.
-        line: The number of the line.
-        function: The function that it is in.
-    """
+    """A line of the program."""
 
     file: str
-    line: int
-    function: str
+    line: int  # the number of the line
+    function: str  # the function that it is in
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
@@ -65,96 +59,54 @@ class Frame:
 
 @dataclass(frozen=True)
 class Record:
-    """An operation that a step made, seen where torch hands it to the device.
+    """An operation that a step made, seen where torch hands it to the device."""
 
-    Attributes:
-        number: Its number, from 1.
-        op: Its name, such as "aten._to_copy".
-        phase: One of PHASES.
-        module: The path of the module that it ran in, such as "Model.encoder.0"; of an operation of the
-            backward, the one whose forward it belongs to.
-        function: The function of torch that the program called, such as "linear"; "" if none.
-        autocast: Whether autocast was on there.
-        node: The name of the autograd node that made it; "" outside a backward.
-        engine: Whether the autograd engine made it, of a gradient that the node had returned.
-        origin: The number of the operation of the forward that it is the derivative of.
-        stack: The lines of the program that led to it, torch's own left out, the innermost first.
-        parameter: The path of the parameter that it takes; "" if none.
-        narrow: Whether it takes nothing but tensors of one of the dtypes bf16 and f16.
-        implicit: What the engine recorded of it: "produced_by" and "demanded_by".
-    """
-
-    number: int
-    op: str
-    phase: str
+    number: int  # its number, from 1
+    op: str  # its name, such as "aten._to_copy"
+    phase: str  # one of PHASES
+    # the path of the module that it ran in, such as "Model.encoder.0"; of an operation of the backward, the one whose
+    # forward it belongs to
     module: str = ""
-    function: str = ""
-    autocast: bool = False
-    node: str = ""
-    engine: bool = False
-    origin: int | None = None
-    stack: tuple[Frame, ...] = ()
-    parameter: str = ""
-    narrow: bool = False
-    implicit: dict[str, str] | None = None
+    function: str = ""  # the function of torch that the program called, such as "linear"; "" if none
+    autocast: bool = False  # whether autocast was on there
+    node: str = ""  # the name of the autograd node that made it; "" outside a backward
+    engine: bool = False  # whether the autograd engine made it, of a gradient that the node had returned
+    origin: int | None = None  # the number of the operation of the forward that it is the derivative of
+    stack: tuple[Frame, ...] = ()  # the lines of the program that led to it, torch's own left out, the innermost first
+    parameter: str = ""  # the path of the parameter that it takes; "" if none
+    narrow: bool = False  # whether it takes nothing but tensors of one of the dtypes bf16 and f16
+    implicit: dict[str, str] | None = None  # what the engine recorded of it: "produced_by" and "demanded_by"
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A conversion of a step.
+    """A conversion of a step."""
 
-    Attributes:
-        number: Its number in the report, from 1.
-        graph: The number of its graph, from 0.
-        node: The name of its IR node, such as "%20"; None if it cannot be told.
-        line: The line of the graph's IR that it stands in.
-        ir: That line and those around it: "operands", "node" and "users".
-        hlo: Its name in the HLO.
-        origin: What the HLO's metadata says that it comes from.
-        operation: The number of the operation of the step that it comes from, in order; 0 if that is not known.
-        source: The dtype that it converts from, by XLA's name.
-        target: The dtype that it converts to.
-        shape: The sizes of the tensor.
-        bytes: What it reads and writes in one step.
-        floating: Whether both dtypes are floating point.
-        phase: One of PHASES.
-        module: The path of the module.
-        op: The operation: the program's function of torch, or the autograd node.
-        place: The innermost line of the program that is not torch's.
-        program: The innermost line that is not in an installed package.
-        why: One of WHYS.
-        exactness: One of EXACTNESS.
-        topic: The topic that removes it; None if none does.
-        remedy: What to do, or "needed".
-        parameter: The path of the parameter that is converted, or whose gradient is; "" if none.
-        implicit: What the engine recorded of it.
-        tpu: How many converts of the TPU's optimised HLO come from it; None if no TPU compiler was asked.
-    """
-
-    number: int
-    graph: int
-    node: str | None
-    line: int | None
-    ir: dict[str, list[str]]
-    hlo: str
-    origin: str
-    operation: int
-    source: str
-    target: str
-    shape: tuple[int, ...]
-    bytes: int
-    floating: bool
-    phase: str
-    module: str
-    op: str
-    place: Frame | None
-    program: Frame | None
-    why: str
-    exactness: str
-    topic: str | None
-    remedy: str
-    parameter: str = ""
-    implicit: dict[str, str] | None = None
+    number: int  # its number in the report, from 1
+    graph: int  # the number of its graph, from 0
+    node: str | None  # the name of its IR node, such as "%20"; None if it cannot be told
+    line: int | None  # the line of the graph's IR that it stands in
+    ir: dict[str, list[str]]  # that line and those around it: "operands", "node" and "users"
+    hlo: str  # its name in the HLO
+    origin: str  # what the HLO's metadata says that it comes from
+    operation: int  # the number of the operation of the step that it comes from, in order; 0 if that is not known
+    source: str  # the dtype that it converts from, by XLA's name
+    target: str  # the dtype that it converts to
+    shape: tuple[int, ...]  # the sizes of the tensor
+    bytes: int  # what it reads and writes in one step
+    floating: bool  # whether both dtypes are floating point
+    phase: str  # one of PHASES
+    module: str  # the path of the module
+    op: str  # the operation: the program's function of torch, or the autograd node
+    place: Frame | None  # the innermost line of the program that is not torch's
+    program: Frame | None  # the innermost line that is not in an installed package
+    why: str  # one of WHYS
+    exactness: str  # one of EXACTNESS
+    topic: str | None  # the topic that removes it; None if none does
+    remedy: str  # what to do, or "needed"
+    parameter: str = ""  # the path of the parameter that is converted, or whose gradient is; "" if none
+    implicit: dict[str, str] | None = None  # what the engine recorded of it
+    # how many converts of the TPU's optimised HLO come from it; None if no TPU compiler was asked
     tpu: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -164,15 +116,10 @@ class Cast:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step did.
+    """What a step did."""
 
-    Attributes:
-        graphs: The graphs that it handed to the device, in order.
-        records: Its operations, by number.
-    """
-
-    graphs: tuple[Graph, ...]
-    records: Mapping[int, Record] = field(default_factory=dict)
+    graphs: tuple[Graph, ...]  # the graphs that it handed to the device, in order
+    records: Mapping[int, Record] = field(default_factory=dict)  # its operations, by number
 
 
 def casts_of(step: Step) -> list[Cast]:

@@ -40,33 +40,19 @@ EXACTNESS = (EXACT_WIDENING, LOSSY_NARROWING, EXACT_ROUND_TRIP, LOSSY_ROUND_TRIP
 
 @dataclass(frozen=True)
 class Conversion:
-    """A conversion between dtypes in the HLO of a graph.
+    """A conversion between dtypes in the HLO of a graph."""
 
-    Attributes:
-        node: The IR node that it comes from; None if it cannot be told.
-        record: The number of the operation that it comes from; None if that was not watched.
-        hlo: Its name in the HLO, such as "convert.38".
-        origin: What the HLO's metadata says that it comes from, such as "castoff6.6/xla__cast".
-        source: The dtype that it converts from.
-        target: The dtype that it converts to.
-        shape: The sizes of the tensor.
-        exactness: One of EXACTNESS.
-        of_product: Whether it widens what a matrix product or convolution has just rounded, views aside.
-        of_input: Whether it converts an input of the graph, views aside.
-        into_product: Whether a matrix product or convolution takes it, views aside.
-    """
-
-    node: Node | None
-    record: int | None
-    hlo: str
-    origin: str
-    source: str
-    target: str
-    shape: tuple[int, ...]
-    exactness: str
-    of_product: bool
-    of_input: bool
-    into_product: bool
+    node: Node | None  # the IR node that it comes from; None if it cannot be told
+    record: int | None  # the number of the operation that it comes from; None if that was not watched
+    hlo: str  # its name in the HLO, such as "convert.38"
+    origin: str  # what the HLO's metadata says that it comes from, such as "castoff6.6/xla__cast"
+    source: str  # the dtype that it converts from
+    target: str  # the dtype that it converts to
+    shape: tuple[int, ...]  # the sizes of the tensor
+    exactness: str  # one of EXACTNESS
+    of_product: bool  # whether it widens what a matrix product or convolution has just rounded, views aside
+    of_input: bool  # whether it converts an input of the graph, views aside
+    into_product: bool  # whether a matrix product or convolution takes it, views aside
 
     @property
     def bytes(self) -> int:
@@ -81,23 +67,14 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that a step handed to the device.
+    """A graph that a step handed to the device."""
 
-    Attributes:
-        reason: What made it run, such as "end of the step".
-        place: The line of the program that did so; "" for the end of the step.
-        ir: The lines of its IR.
-        hlo: The HLO that it lowers to.
-        stablehlo: The same as portable StableHLO, if that was asked for.
-        partitions: The devices that its shardings are for.
-    """
-
-    reason: str
-    place: str
-    ir: tuple[str, ...]
-    hlo: str
-    stablehlo: bytes = b""
-    partitions: int = 1
+    reason: str  # what made it run, such as "end of the step"
+    place: str  # the line of the program that did so; "" for the end of the step
+    ir: tuple[str, ...]  # the lines of its IR
+    hlo: str  # the HLO that it lowers to
+    stablehlo: bytes = b""  # the same as portable StableHLO, if that was asked for
+    partitions: int = 1  # the devices that its shardings are for
 
     @cached_property
     def nodes(self) -> dict[str, Node]:

@@ -25,21 +25,13 @@ from castoff.tpu.program import fault_of, packages_of, parse_target
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to know.
+    """What the user wants to know."""
 
-    Attributes:
-        program: The file.
-        function: The function in it that is one step.
-        calls: How often to call it; the last call counts.
-        python: The Python of the user's environment; the active one if None.
-        topology: The TPUs whose compiler is asked what it keeps; None for none.
-    """
-
-    program: Path
-    function: str
-    calls: int = 2
-    python: str | None = None
-    topology: str | None = None
+    program: Path  # the file
+    function: str  # the function in it that is one step
+    calls: int = 2  # how often to call it; the last call counts
+    python: str | None = None  # the Python of the user's environment; the active one if None
+    topology: str | None = None  # the TPUs whose compiler is asked what it keeps; None for none
 
 
 def parse_request(target: str, calls: int, python: str | None, topology: str | None) -> Request:

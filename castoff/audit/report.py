@@ -21,17 +21,11 @@ COLUMNS = ("casts", "bytes", "phase", "from → to", "exactness", "why", "module
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found.
+    """What an audit found."""
 
-    Attributes:
-        versions: The versions of torch and torch_xla.
-        graphs: The graphs that the step handed to the device.
-        casts: The conversions in them.
-    """
-
-    versions: Mapping[str, str]
-    graphs: tuple[Graph, ...]
-    casts: tuple[Cast, ...]
+    versions: Mapping[str, str]  # the versions of torch and torch_xla
+    graphs: tuple[Graph, ...]  # the graphs that the step handed to the device
+    casts: tuple[Cast, ...]  # the conversions in them
 
     @property
     def floating(self) -> tuple[Cast, ...]:

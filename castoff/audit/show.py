@@ -18,15 +18,10 @@ from castoff.tpu.program import WHEELS
 
 @dataclass(frozen=True)
 class Files:
-    """Where the user wants files.
+    """Where the user wants files."""
 
-    Attributes:
-        html: The page; None for none.
-        report: The report as JSON; None for none.
-    """
-
-    html: Path | None
-    report: Path | None
+    html: Path | None  # the page; None for none
+    report: Path | None  # the report as JSON; None for none
 
 
 def show(

@@ -42,34 +42,21 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """The outcome of one file of a topic.
+    """The outcome of one file of a topic."""
 
-    Attributes:
-        topic: The topic's full name.
-        path: The file, as the wheel has it.
-        outcome: What became of it.
-        detail: For a person: what was expected and what is there; empty if clean.
-    """
-
-    topic: str
-    path: str
-    outcome: Outcome
-    detail: str
+    topic: str  # the topic's full name
+    path: str  # the file, as the wheel has it
+    outcome: Outcome  # what became of it
+    detail: str  # for a person: what was expected and what is there; empty if clean
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What the topics make of a wheel's Python files.
+    """What the topics make of a wheel's Python files."""
 
-    Attributes:
-        changed: The new contents of members that the wheel has.
-        added: The contents of members that it does not have.
-        trials: What became of each file.
-    """
-
-    changed: dict[str, bytes]
-    added: dict[str, bytes]
-    trials: tuple[Trial, ...]
+    changed: dict[str, bytes]  # the new contents of members that the wheel has
+    added: dict[str, bytes]  # the contents of members that it does not have
+    trials: tuple[Trial, ...]  # what became of each file
 
 
 def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, runner: Runner) -> Applied:
@@ -134,19 +121,12 @@ def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tup
 
 @dataclass(frozen=True)
 class Fit:
-    """How a topic fits an upstream tree or wheel that it was not made for.
+    """How a topic fits an upstream tree or wheel that it was not made for."""
 
-    Attributes:
-        topic: Its full name.
-        pin: The pin whose hunks fit, or if none do the first that was tried; None if the topic has no hunks.
-        trials: What became of each file.
-        skipped: The files with hunks that a wheel does not have.
-    """
-
-    topic: str
-    pin: str | None
-    trials: tuple[Trial, ...]
-    skipped: tuple[str, ...]
+    topic: str  # its full name
+    pin: str | None  # the pin whose hunks fit, or if none do the first that was tried; None if the topic has no hunks
+    trials: tuple[Trial, ...]  # what became of each file
+    skipped: tuple[str, ...]  # the files with hunks that a wheel does not have
 
     @property
     def failed(self) -> tuple[Trial, ...]:

@@ -57,30 +57,19 @@ _LINK_OPTIONS = (
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler.
-
-    Attributes:
-        path: Where it is.
-        version: How it names itself.
-    """
+    """A C++ compiler."""
 
     path: Path
-    version: str
+    version: str  # how it names itself
 
 
 @dataclass(frozen=True)
 class TorchTree:
-    """The part of the torch wheel that overlays are compiled against.
+    """The part of the torch wheel that overlays are compiled against."""
 
-    Attributes:
-        folder: The folder that holds it, as ``torch`` does in the wheel.
-        cxx11_abi: The ``_GLIBCXX_USE_CXX11_ABI`` that its libraries were compiled with.
-        variant: The variant of the wheel.
-    """
-
-    folder: Path
-    cxx11_abi: int
-    variant: str
+    folder: Path  # the folder that holds it, as ``torch`` does in the wheel
+    cxx11_abi: int  # the ``_GLIBCXX_USE_CXX11_ABI`` that its libraries were compiled with
+    variant: str  # the variant of the wheel
 
     @property
     def lib(self) -> Path:
@@ -90,23 +79,14 @@ class TorchTree:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A compiled overlay.
+    """A compiled overlay."""
 
-    Attributes:
-        project: The project whose topics it holds.
-        path: The library.
-        symbols: What it shows to others, and nothing else.
-        interposed: Those of them that take the place of torch's functions.
-        compiler: What compiled it.
-        key: The hash of everything that it was made from.
-    """
-
-    project: str
-    path: Path
-    symbols: tuple[str, ...]
-    interposed: tuple[str, ...]
-    compiler: str
-    key: str
+    project: str  # the project whose topics it holds
+    path: Path  # the library
+    symbols: tuple[str, ...]  # what it shows to others, and nothing else
+    interposed: tuple[str, ...]  # those of them that take the place of torch's functions
+    compiler: str  # what compiled it
+    key: str  # the hash of everything that it was made from
 
 
 def overlay_name(project: str) -> str:

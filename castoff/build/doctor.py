@@ -28,19 +28,12 @@ _STYLES = {"ok": "green", "note": "yellow", "fault": "bold red"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes:
-        check: What it is.
-        status: "ok", "note" or "fault".
-        found: How it is.
-        next_step: What to do about it.
-    """
-
-    check: str
-    status: str
-    found: str
-    next_step: str
+    check: str  # what it is
+    status: str  # "ok", "note" or "fault"
+    found: str  # how it is
+    next_step: str  # what to do about it
 
 
 def examine(root: Path, python: str | None, require_tpu: bool, context: Context) -> tuple[bool, list[Finding]]:

@@ -26,15 +26,10 @@ _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 @dataclass(frozen=True)
 class BaseWheel:
-    """An upstream wheel in the cache, its hash checked.
-
-    Attributes:
-        path: The file.
-        pinned: What the pin says of it.
-    """
+    """An upstream wheel in the cache, its hash checked."""
 
     path: Path
-    pinned: PinnedWheel
+    pinned: PinnedWheel  # what the pin says of it
 
 
 @dataclass(frozen=True)

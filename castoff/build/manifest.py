@@ -29,31 +29,18 @@ LAYERS = ("core", "formats", "model", "build")
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build, about to be described.
-
-    Attributes:
-        pin: The pin.
-        target: The target.
-        python: The CPython version.
-        version: The version of castoff, such as "castoff.1".
-        revision: The git revision of castoff's tree, or None.
-        topics: The topics in it, in order.
-        overlays: The compiled overlays.
-        wheels: The wheels.
-        libtpu: The wheel of libtpu beside them, if the target is a TPU.
-        verified: What was checked.
-    """
+    """A finished build, about to be described."""
 
     pin: Pin
     target: str
-    python: str
-    version: str
-    revision: str | None
-    topics: Sequence[Topic]
-    overlays: Sequence[Overlay]
+    python: str  # the CPython version
+    version: str  # the version of castoff, such as "castoff.1"
+    revision: str | None  # the git revision of castoff's tree, or None
+    topics: Sequence[Topic]  # the topics in it, in order
+    overlays: Sequence[Overlay]  # the compiled overlays
     wheels: Sequence[PatchedWheel]
-    libtpu: BaseWheel | None
-    verified: Verified
+    libtpu: BaseWheel | None  # the wheel of libtpu beside them, if the target is a TPU
+    verified: Verified  # what was checked
 
     @property
     def key(self) -> str:
@@ -230,25 +217,15 @@ def write_manifest(path: Path, data: dict[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A manifest that was read back.
+    """A manifest that was read back."""
 
-    Attributes:
-        pin: The pin's name.
-        python: The CPython version.
-        key: The hash over all that the wheels were made from.
-        overlays: By project, what is said of its overlay.
-        wheels: By project, what is said of its wheel.
-        libtpu: The file and the hash of the wheel of libtpu, if there is one.
-        verified: What was checked.
-    """
-
-    pin: str
-    python: str
-    key: str
-    overlays: dict[str, RecordedOverlay]
-    wheels: dict[str, RecordedWheel]
-    libtpu: tuple[str, str] | None
-    verified: Verified
+    pin: str  # the pin's name
+    python: str  # the CPython version
+    key: str  # the hash over all that the wheels were made from
+    overlays: dict[str, RecordedOverlay]  # by project, what is said of its overlay
+    wheels: dict[str, RecordedWheel]  # by project, what is said of its wheel
+    libtpu: tuple[str, str] | None  # the file and the hash of the wheel of libtpu, if there is one
+    verified: Verified  # what was checked
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,11 @@ _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a build works until it is finished.
+    """Where a build works until it is finished."""
 
-    Attributes:
-        folder: The empty folder that will take the place of the output folder.
-        target: The output folder.
-        logs: Where the logs of the programs that the build runs go.
-    """
-
-    folder: Path
-    target: Path
-    logs: Path
+    folder: Path  # the empty folder that will take the place of the output folder
+    target: Path  # the output folder
+    logs: Path  # where the logs of the programs that the build runs go
 
 
 @contextmanager

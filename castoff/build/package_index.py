@@ -21,23 +21,14 @@ PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64
 
 @dataclass(frozen=True)
 class Release:
-    """A wheel of the package index.
-
-    Attributes:
-        project: The project.
-        version: Its version, with the local part if it has one.
-        python: The CPython it is for.
-        file: The file's name.
-        sha256: The file's hash, as the index states it.
-        requires: What it requires, extras and all, as METADATA says it.
-    """
+    """A wheel of the package index."""
 
     project: str
-    version: str
-    python: str
-    file: str
-    sha256: str
-    requires: tuple[str, ...]
+    version: str  # its version, with the local part if it has one
+    python: str  # the CPython it is for
+    file: str  # the file's name
+    sha256: str  # the file's hash, as the index states it
+    requires: tuple[str, ...]  # what it requires, extras and all, as METADATA says it
 
     def pinned(self, name: str) -> str | None:
         """Return the exact version of a package that it or one of its extras asks for, if one does."""

@@ -19,44 +19,26 @@ from castoff.model.topics import Topic, load_topics, select
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked to have built.
+    """What the user asked to have built."""
 
-    Attributes:
-        target: What the wheels are for.
-        pin: The name of the pin.
-        python: A CPython version, the path of one, or None for the running one.
-        indexes: Package indexes to look at besides pip's own.
-        out: The folder of all output folders.
-        verify_install: Whether to install and import the wheels.
-        root: The tree with pins, patches and the changelog.
-    """
-
-    target: str
-    pin: str
-    python: str | None
-    indexes: tuple[str, ...]
-    out: Path
-    verify_install: bool
-    root: Path = ROOT
+    target: str  # what the wheels are for
+    pin: str  # the name of the pin
+    python: str | None  # a CPython version, the path of one, or None for the running one
+    indexes: tuple[str, ...]  # package indexes to look at besides pip's own
+    out: Path  # the folder of all output folders
+    verify_install: bool  # whether to install and import the wheels
+    root: Path = ROOT  # the tree with pins, patches and the changelog
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a build would do.
-
-    Attributes:
-        pin: The pin.
-        version: The version of castoff, such as "castoff.1".
-        interpreter: The CPython that the wheels are for.
-        topics: The topics that would be applied, in order.
-        target: The output folder.
-    """
+    """What a build would do."""
 
     pin: Pin
-    version: str
-    interpreter: Interpreter
-    topics: tuple[Topic, ...]
-    target: Path
+    version: str  # the version of castoff, such as "castoff.1"
+    interpreter: Interpreter  # the CPython that the wheels are for
+    topics: tuple[Topic, ...]  # the topics that would be applied, in order
+    target: Path  # the output folder
 
     def wheel_version(self, project: str) -> str:
         """Return the version of a project's wheel."""

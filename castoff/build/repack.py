@@ -28,27 +28,16 @@ GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
 
 @dataclass(frozen=True)
 class PatchedWheel:
-    """A wheel that castoff made.
+    """A wheel that castoff made."""
 
-    Attributes:
-        project: "torch" or "torch_xla".
-        path: The file.
-        version: Its version.
-        sha256: Its hash.
-        base: The upstream wheel that it was made from.
-        renames: Members that only have another name now, by their old names.
-        changed: Members that differ from upstream's, sorted, by their new names.
-        added: Members that upstream's does not have, sorted.
-    """
-
-    project: str
+    project: str  # "torch" or "torch_xla"
     path: Path
     version: str
-    sha256: str
-    base: BaseWheel
-    renames: dict[str, str]
-    changed: tuple[str, ...]
-    added: tuple[str, ...]
+    sha256: str  # its hash
+    base: BaseWheel  # the upstream wheel that it was made from
+    renames: dict[str, str]  # members that only have another name now, by their old names
+    changed: tuple[str, ...]  # members that differ from upstream's, sorted, by their new names
+    added: tuple[str, ...]  # members that upstream's does not have, sorted
 
 
 def with_overlay(torch: TorchTree, overlay: Overlay, work: Path, runner: Runner) -> dict[str, bytes]:

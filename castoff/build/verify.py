@@ -45,17 +45,11 @@ _PROBE = Path(__file__).parent / "probe.py"
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked.
+    """What was checked."""
 
-    Attributes:
-        installed: Whether the wheels were installed and imported.
-        skipped: Why not, if not.
-        interpositions: For each interposed symbol, how many slots of torch's libraries lead to it.
-    """
-
-    installed: bool
-    skipped: str
-    interpositions: dict[str, int]
+    installed: bool  # whether the wheels were installed and imported
+    skipped: str  # why not, if not
+    interpositions: dict[str, int]  # for each interposed symbol, how many slots of torch's libraries lead to it
 
 
 @dataclass(frozen=True)

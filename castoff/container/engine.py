@@ -17,17 +17,11 @@ ENGINES = ("docker", "podman", "buildah")
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine.
+    """A container engine."""
 
-    Attributes:
-        name: One of ENGINES.
-        path: Its program.
-        rootless: Whether root in a container is the calling user outside.
-    """
-
-    name: str
-    path: str
-    rootless: bool
+    name: str  # one of ENGINES
+    path: str  # its program
+    rootless: bool  # whether root in a container is the calling user outside
 
     def build(self, image: Image) -> list[str]:
         """Return the command that builds an image."""
@@ -88,46 +82,27 @@ class Engine:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is to be built.
+    """An image that is to be built."""
 
-    Attributes:
-        tag: Its name.
-        context: The folder that the build sees.
-        dockerfile: The Dockerfile in it.
-        stage: The stage to stop at; the last one if empty.
-        secrets: Files that are there for the time of the build, by name.
-        arguments: Build arguments.
-        labels: Labels.
-    """
-
-    tag: str
-    context: Path
-    dockerfile: str
-    stage: str = ""
-    secrets: Mapping[str, Path] = field(default_factory=dict)
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    tag: str  # its name
+    context: Path  # the folder that the build sees
+    dockerfile: str  # the Dockerfile in it
+    stage: str = ""  # the stage to stop at; the last one if empty
+    secrets: Mapping[str, Path] = field(default_factory=dict)  # files that are there for the time of the build, by name
+    arguments: Mapping[str, str] = field(default_factory=dict)  # build arguments
+    labels: Mapping[str, str] = field(default_factory=dict)  # labels
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program that is to run in a container.
+    """A program that is to run in a container."""
 
-    Attributes:
-        tag: The image.
-        command: The program and its arguments.
-        folder: The folder to run it in.
-        volumes: Folders and files that it sees at the same place as outside, each with "rw" or "ro".
-        variables: Its environment, besides the image's.
-        user: The ids of user and group that it runs as.
-    """
-
-    tag: str
-    command: Sequence[str]
-    folder: Path
-    volumes: Mapping[Path, str]
-    variables: Mapping[str, str]
-    user: tuple[int, int]
+    tag: str  # the image
+    command: Sequence[str]  # the program and its arguments
+    folder: Path  # the folder to run it in
+    volumes: Mapping[Path, str]  # folders and files that it sees at the same place as outside, each with "rw" or "ro"
+    variables: Mapping[str, str]  # its environment, besides the image's
+    user: tuple[int, int]  # the ids of user and group that it runs as
 
 
 def find_engine(wanted: str | None = None) -> Engine:

@@ -27,17 +27,11 @@ _PLACES = ("index-url", "extra-index-url", "find-links")
 
 @dataclass(frozen=True)
 class Network:
-    """How this machine reaches a package index.
+    """How this machine reaches a package index."""
 
-    Attributes:
-        variables: Environment variables that say so to pip, uv and others.
-        certificates: The file of certificates that it trusts beyond the usual, or None.
-        folders: Folders of this machine that serve as indexes.
-    """
-
-    variables: Mapping[str, str]
-    certificates: Path | None
-    folders: tuple[Path, ...]
+    variables: Mapping[str, str]  # environment variables that say so to pip, uv and others
+    certificates: Path | None  # the file of certificates that it trusts beyond the usual, or None
+    folders: tuple[Path, ...]  # folders of this machine that serve as indexes
 
     def for_run(self) -> tuple[dict[str, str], dict[Path, str]]:
         """Return environment variables and volumes for a container."""

@@ -17,17 +17,11 @@ from castoff.core.runner import Runner
 
 @dataclass(frozen=True)
 class Context:
-    """The means of a build.
+    """The means of a build."""
 
-    Attributes:
-        cache: Where things are kept between builds.
-        runner: Runs other programs.
-        console: Tells the user.
-    """
-
-    cache: Cache
-    runner: Runner
-    console: Console
+    cache: Cache  # where things are kept between builds
+    runner: Runner  # runs other programs
+    console: Console  # tells the user
 
 
 @contextmanager

@@ -24,15 +24,10 @@ _QUESTION = (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The CPython that a build is for.
+    """The CPython that a build is for."""
 
-    Attributes:
-        version: Its version, such as "3.11".
-        path: An interpreter of that version on this machine, or None.
-    """
-
-    version: str
-    path: Path | None
+    version: str  # its version, such as "3.11"
+    path: Path | None  # an interpreter of that version on this machine, or None
 
 
 def check_machine() -> None:

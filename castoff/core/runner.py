@@ -22,19 +22,12 @@ _MEANS_UPSTREAMS_CI = frozenset({"CI", "DISABLED_TESTS_FILE", "SLOW_TESTS_FILE"}
 
 @dataclass(frozen=True)
 class Completed:
-    """A program that has ended.
+    """A program that has ended."""
 
-    Attributes:
-        args: The command.
-        returncode: Its exit status.
-        output: What it wrote to standard output and standard error, in order.
-        log: The file that holds the same.
-    """
-
-    args: tuple[str, ...]
-    returncode: int
-    output: str
-    log: Path
+    args: tuple[str, ...]  # the command
+    returncode: int  # its exit status
+    output: str  # what it wrote to standard output and standard error, in order
+    log: Path  # the file that holds the same
 
     @property
     def tail(self) -> str:

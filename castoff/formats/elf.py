@@ -26,17 +26,11 @@ _SLOT_TYPES = frozenset({1, 6, 7})
 
 @dataclass(frozen=True, order=True)
 class VersionedSymbol:
-    """A symbol that a library needs in a certain version.
+    """A symbol that a library needs in a certain version."""
 
-    Attributes:
-        library: The library that has to provide it.
-        version: The version, such as "GLIBC_2.14".
-        name: The symbol.
-    """
-
-    library: str
-    version: str
-    name: str
+    library: str  # the library that has to provide it
+    version: str  # the version, such as "GLIBC_2.14"
+    name: str  # the symbol
 
 
 def defined_symbols(path: Path) -> frozenset[str]:

@@ -38,15 +38,10 @@ _NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNO
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a member lies in its zip file: local header, data and what may follow them.
+    """Where a member lies in its zip file: local header, data and what may follow them."""
 
-    Attributes:
-        start: Its first byte.
-        end: The byte after its last.
-    """
-
-    start: int
-    end: int
+    start: int  # its first byte
+    end: int  # the byte after its last
 
 
 @dataclass(frozen=True)

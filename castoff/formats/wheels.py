@@ -17,17 +17,11 @@ _FIELDS = ("path", "digest", "size")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of RECORD.
+    """A row of RECORD."""
 
-    Attributes:
-        path: The member.
-        digest: Its hash, as RECORD writes it; empty for RECORD itself.
-        size: Its size, likewise.
-    """
-
-    path: str
-    digest: str
-    size: str
+    path: str  # the member
+    digest: str  # its hash, as RECORD writes it; empty for RECORD itself
+    size: str  # its size, likewise
 
 
 def dist_info(names: Iterable[str]) -> str:

@@ -25,19 +25,12 @@ _EXPECTATIONS = frozenset({"ir", "hlo", "expect_tpu"})
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a topic owes.
+    """One thing that a topic owes."""
 
-    Attributes:
-        topic: The topic's full name, "project/name".
-        expected: What was expected.
-        found: What is there.
-        next_step: What to do.
-    """
-
-    topic: str
-    expected: str
-    found: str
-    next_step: str
+    topic: str  # the topic's full name, "project/name"
+    expected: str  # what was expected
+    found: str  # what is there
+    next_step: str  # what to do
 
 
 def lint_topics(root: Path) -> list[Finding]:

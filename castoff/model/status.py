@@ -12,15 +12,10 @@ CANNOT = "cannot"
 
 @dataclass(frozen=True)
 class Status:
-    """The topics' states on every pin.
+    """The topics' states on every pin."""
 
-    Attributes:
-        pins: The names of the pins, newest first.
-        topics: The topics, each after those that it requires.
-    """
-
-    pins: tuple[str, ...]
-    topics: tuple[Topic, ...]
+    pins: tuple[str, ...]  # the names of the pins, newest first
+    topics: tuple[Topic, ...]  # the topics, each after those that it requires
 
     def reasons(self) -> list[str]:
         """Return why topics cannot be part of a pin, each reason once; the table counts them from 1."""

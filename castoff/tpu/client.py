@@ -48,20 +48,14 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program as the TPU compiler made it.
+    """A program as the TPU compiler made it."""
 
-    Attributes:
-        topology: The topology that it is for.
-        hlo: The optimised HLO, with its schedule.
-        memory: Bytes on each device, by kind: ``argument``, ``output``, ``alias`` (outputs that take the
-            place of arguments), ``temp`` and ``generated_code``.
-        cached: Whether it came from the cache.
-    """
-
-    topology: str
-    hlo: str
+    topology: str  # the topology that it is for
+    hlo: str  # the optimised HLO, with its schedule
+    # bytes on each device, by kind: ``argument``, ``output``, ``alias`` (outputs that take the place of arguments),
+    # ``temp`` and ``generated_code``
     memory: dict[str, int]
-    cached: bool
+    cached: bool  # whether it came from the cache
 
     @property
     def estimated_cycles(self) -> int:

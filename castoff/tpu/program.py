@@ -33,38 +33,23 @@ WHEELS = {"here": "these wheels", "stock": "stock wheels"}
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to know.
+    """What the user wants to know."""
 
-    Attributes:
-        program: The file.
-        function: The function in it that is one step.
-        topology: The TPU topology.
-        calls: How often to call it; what the last call computes is compiled.
-        options: Options of the TPU compiler.
-    """
-
-    program: Path
-    function: str
-    topology: str
-    calls: int
-    options: dict[str, str]
+    program: Path  # the file
+    function: str  # the function in it that is one step
+    topology: str  # the TPU topology
+    calls: int  # how often to call it; what the last call computes is compiled
+    options: dict[str, str]  # options of the TPU compiler
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of the function under one torch_xla.
+    """One call of the function under one torch_xla."""
 
-    Attributes:
-        versions: The versions of torch and torch_xla.
-        partitions: The devices that its graphs are sharded over.
-        graphs: The graphs that it synced, in order.
-        compiled: The same, compiled.
-    """
-
-    versions: dict[str, str]
-    partitions: int
-    graphs: list[trace.Graph]
-    compiled: list[Compiled]
+    versions: dict[str, str]  # the versions of torch and torch_xla
+    partitions: int  # the devices that its graphs are sharded over
+    graphs: list[trace.Graph]  # the graphs that it synced, in order
+    compiled: list[Compiled]  # the same, compiled
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data, for ``--json``."""

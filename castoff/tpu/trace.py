@@ -34,15 +34,10 @@ BAD_PROGRAM = 3
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that a program synced.
+    """A graph that a program synced."""
 
-    Attributes:
-        place: The line of the program that did so, such as "step (train.py:12)".
-        stablehlo: The graph, as StableHLO text.
-    """
-
-    place: str
-    stablehlo: str
+    place: str  # the line of the program that did so, such as "step (train.py:12)"
+    stablehlo: str  # the graph, as StableHLO text
 
     @property
     def casts(self) -> list[tuple[str, str]]:

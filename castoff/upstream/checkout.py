@@ -41,21 +41,13 @@ __pycache__/
 
 @dataclass(frozen=True)
 class TopicCommit:
-    """The commit of a topic.
+    """The commit of a topic."""
 
-    Attributes:
-        commit: Its name.
-        topic: The topic's full name.
-        pin: The pin that it is for.
-        state: The hash of the topic's files and hunks that the commit was made from.
-        message: Its whole message.
-    """
-
-    commit: str
-    topic: str
-    pin: str
-    state: str
-    message: str
+    commit: str  # its name
+    topic: str  # the topic's full name
+    pin: str  # the pin that it is for
+    state: str  # the hash of the topic's files and hunks that the commit was made from
+    message: str  # its whole message
 
 
 def message_of(topic: Topic, pin: str) -> str:

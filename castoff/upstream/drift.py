@@ -46,51 +46,31 @@ _CALL_SITES = re.compile(rb"(?m)^\+\+\+ b/(.+)$")
 
 @dataclass(frozen=True)
 class Newer:
-    """The upstream that topics are held against.
+    """The upstream that topics are held against."""
 
-    Attributes:
-        about: What it is, for a person.
-        trees: For each project that there is, the folder of a checkout or a wheel.
-        version: The release whose wheels to run tests on, or None.
-    """
-
-    about: str
-    trees: dict[str, Path]
-    version: str | None
+    about: str  # what it is, for a person
+    trees: dict[str, Path]  # for each project that there is, the folder of a checkout or a wheel
+    version: str | None  # the release whose wheels to run tests on, or None
 
 
 @dataclass(frozen=True)
 class Tested:
-    """What one file of tests says of a newer upstream.
-
-    Attributes:
-        file: The file.
-        arrived: How many of the tests that show a difference from our pins' stock wheels pass there.
-        absent: How many of them fail there as well.
-        broken: How many of the tests of what must stay as it was fail there.
-        unrun: Why there is no outcome, if there is none.
-    """
+    """What one file of tests says of a newer upstream."""
 
     file: str
-    arrived: int = 0
-    absent: int = 0
-    broken: int = 0
-    unrun: str = ""
+    arrived: int = 0  # how many of the tests that show a difference from our pins' stock wheels pass there
+    absent: int = 0  # how many of them fail there as well
+    broken: int = 0  # how many of the tests of what must stay as it was fail there
+    unrun: str = ""  # why there is no outcome, if there is none
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What a newer upstream means for a topic.
-
-    Attributes:
-        topic: The topic.
-        fit: How its files and hunks fit.
-        tested: What its tests say.
-    """
+    """What a newer upstream means for a topic."""
 
     topic: Topic
-    fit: Fit
-    tested: tuple[Tested, ...]
+    fit: Fit  # how its files and hunks fit
+    tested: tuple[Tested, ...]  # what its tests say
 
     @property
     def arrived(self) -> int:

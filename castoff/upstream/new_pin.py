@@ -53,19 +53,12 @@ _MOST_ROUNDS = 5
 
 @dataclass
 class Found:
-    """What trying the topics gave.
+    """What trying the topics gave."""
 
-    Attributes:
-        states: For each topic's full name, what its topic.toml is to say.
-        fits: How the files and hunks fit.
-        symbols: For each topic with C++, what its overlay part shows.
-        hand: What needs a hand.
-    """
-
-    states: dict[str, str] = field(default_factory=dict)
-    fits: dict[str, Fit] = field(default_factory=dict)
-    symbols: dict[str, Symbols] = field(default_factory=dict)
-    hand: list[str] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)  # for each topic's full name, what its topic.toml is to say
+    fits: dict[str, Fit] = field(default_factory=dict)  # how the files and hunks fit
+    symbols: dict[str, Symbols] = field(default_factory=dict)  # for each topic with C++, what its overlay part shows
+    hand: list[str] = field(default_factory=list)  # what needs a hand
 
     def cannot(self, topic: Topic, reason: str) -> None:
         """Say that a topic does not go onto the pin as it is."""

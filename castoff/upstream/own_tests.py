@@ -47,17 +47,11 @@ _NN_FIRST = "(TestNN and not TestNNDevice) or hook or grad"
 
 @dataclass(frozen=True)
 class Suite:
-    """A part of upstream's tests.
-
-    Attributes:
-        name: Its name.
-        arguments: What pytest is told, in the folder ``test``.
-        quick: Whether CI's ten minutes have room for it.
-    """
+    """A part of upstream's tests."""
 
     name: str
-    arguments: tuple[str, ...]
-    quick: bool
+    arguments: tuple[str, ...]  # what pytest is told, in the folder ``test``
+    quick: bool  # whether CI's ten minutes have room for it
 
 
 SUITES = (
@@ -78,19 +72,12 @@ SUITES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A test that ends otherwise on the two.
+    """A test that ends otherwise on the two."""
 
-    Attributes:
-        suite: The suite's name.
-        test: The test.
-        stock: How it ends on stock wheels: passed, xfailed, skipped, failed, or missing.
-        patched: How it ends on patched wheels.
-    """
-
-    suite: str
-    test: str
-    stock: str
-    patched: str
+    suite: str  # the suite's name
+    test: str  # the test
+    stock: str  # how it ends on stock wheels: passed, xfailed, skipped, failed, or missing
+    patched: str  # how it ends on patched wheels
 
 
 Outcomes = Mapping[str, str]
@@ -98,19 +85,12 @@ Outcomes = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one suite ended on the two.
+    """How one suite ended on the two."""
 
-    Attributes:
-        suite: The suite's name.
-        stock: The outcome of each test on stock wheels.
-        patched: The same on patched ones.
-        differences: The tests that end otherwise, also when tried again.
-    """
-
-    suite: str
-    stock: Outcomes
-    patched: Outcomes
-    differences: tuple[Difference, ...]
+    suite: str  # the suite's name
+    stock: Outcomes  # the outcome of each test on stock wheels
+    patched: Outcomes  # the same on patched ones
+    differences: tuple[Difference, ...]  # the tests that end otherwise, also when tried again
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""

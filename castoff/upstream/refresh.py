@@ -30,21 +30,13 @@ _INDEX_LINE = re.compile(rb"(?m)^index [0-9a-f]+\.\.[0-9a-f]+ [0-7]+\n")  # of n
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What became of a topic.
+    """What became of a topic."""
 
-    Attributes:
-        topic: Its full name.
-        files: The new files that it has now, by their paths upstream.
-        hunks: The upstream files that it changes now.
-        changed: The files of its folder that were written or removed.
-        replaced: The checkout's commit before, which git keeps for a while.
-    """
-
-    topic: str
-    files: tuple[str, ...]
-    hunks: tuple[str, ...]
-    changed: tuple[str, ...]
-    replaced: str
+    topic: str  # its full name
+    files: tuple[str, ...]  # the new files that it has now, by their paths upstream
+    hunks: tuple[str, ...]  # the upstream files that it changes now
+    changed: tuple[str, ...]  # the files of its folder that were written or removed
+    replaced: str  # the checkout's commit before, which git keeps for a while
 
 
 def refresh(name: str, folder: Path, topics: Sequence[Topic], context: Context) -> Refreshed:

@@ -17,17 +17,11 @@ _NEUTRAL = ("commit.gpgsign=false", "core.autocrlf=false", "core.quotepath=false
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one file between two trees.
+    """What became of one file between two trees."""
 
-    Attributes:
-        status: git's letter: A, M, D or T.
-        path: The file.
-        mode: Its mode in the later tree.
-    """
-
-    status: str
+    status: str  # git's letter: A, M, D or T
     path: str
-    mode: str
+    mode: str  # its mode in the later tree
 
 
 class Repository:

@@ -37,15 +37,10 @@ IDENTITY = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an upstream tree came from.
+    """Where an upstream tree came from."""
 
-    Attributes:
-        kind: "git" or "source package".
-        about: What it is, for a person.
-    """
-
-    kind: str
-    about: str
+    kind: str  # "git" or "source package"
+    about: str  # what it is, for a person
 
 
 def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Context) -> Origin:

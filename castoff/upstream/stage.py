@@ -72,25 +72,15 @@ class RecipeFile(Model):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a topic becomes a pull request.
-
-    Attributes:
-        topic: The topic.
-        title: The commit's title, with upstream's tag.
-        body: What it does and why.
-        measured: What was measured.
-        tests: The test files, by their paths upstream.
-        drop: The topic's files that upstream does not get.
-        replace: What is written otherwise there.
-    """
+    """How a topic becomes a pull request."""
 
     topic: Topic
-    title: str
-    body: str
-    measured: str
-    tests: tuple[str, ...]
-    drop: tuple[str, ...]
-    replace: tuple[Replacement, ...]
+    title: str  # the commit's title, with upstream's tag
+    body: str  # what it does and why
+    measured: str  # what was measured
+    tests: tuple[str, ...]  # the test files, by their paths upstream
+    drop: tuple[str, ...]  # the topic's files that upstream does not get
+    replace: tuple[Replacement, ...]  # what is written otherwise there
 
     @property
     def message(self) -> str:
@@ -101,36 +91,22 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TestRun:
-    """A run of a staged test file.
+    """A run of a staged test file."""
 
-    Attributes:
-        command: What was run, as one would type it in a checkout.
-        output: The end of what it wrote.
-        passed: Whether it ran tests, and all passed.
-    """
-
-    command: str
-    output: str
-    passed: bool
+    command: str  # what was run, as one would type it in a checkout
+    output: str  # the end of what it wrote
+    passed: bool  # whether it ran tests, and all passed
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A topic that is staged.
-
-    Attributes:
-        recipe: Its recipe.
-        commit: Its commit.
-        tests: How its tests ended.
-        without: How they end without the change, where that was tried.
-        notes: What was checked, and what could not be.
-    """
+    """A topic that is staged."""
 
     recipe: Recipe
     commit: str
-    tests: tuple[TestRun, ...]
-    without: tuple[TestRun, ...]
-    notes: tuple[str, ...]
+    tests: tuple[TestRun, ...]  # how its tests ended
+    without: tuple[TestRun, ...]  # how they end without the change, where that was tried
+    notes: tuple[str, ...]  # what was checked, and what could not be
 
 
 def load_recipe(topic: Topic) -> Recipe:
@@ -210,18 +186,14 @@ def resolve_releases(text: str, version: tuple[int, int]) -> str:
 
 
 class _Staging:
-    """Upstream's tree with topics laid on, one after the other.
-
-    Attributes:
-        headers: The C++ headers that they bring or change.
-    """
+    """Upstream's tree with topics applied, one after the other."""
 
     def __init__(self, tree: Path, version: str, context: Context) -> None:
         self._tree = tree
         self._version = version
         self._context = context
         self._repository = Repository(tree, context.runner)
-        self.headers: list[str] = []
+        self.headers: list[str] = []  # the C++ headers that the topics add or change
 
     def lay(self, recipe: Recipe) -> tuple[list[str], list[str]]:
         """Lay a topic on the tree, as upstream gets it; return the new files and the changed ones."""
