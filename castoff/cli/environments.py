@@ -22,7 +22,7 @@ from castoff.cli.options import (
     Wheels,
 )
 from castoff.core.console import Console
-from castoff.core.context import means
+from castoff.core.context import command_context
 from castoff.core.interpreter import active_python
 from castoff.core.places import ROOT
 from castoff.model.pin import load_pin
@@ -45,7 +45,7 @@ def doctor_command(
     Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        with means(console) as context:
+        with command_context(console) as context:
             well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
         verdict = "all is well" if well else "something is amiss"
         data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
@@ -113,7 +113,7 @@ def audit_command(
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         request = audit_program.parse_request(program, calls, python, topology)
         audit_program.check_kinds(forbid or ())
-        with means(console) as context:
+        with command_context(console) as context:
             if meta:
                 found = audit_program.meta_program(request, context)
                 faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)

@@ -17,7 +17,7 @@ from castoff.cli.options import (
     Wheels,
 )
 from castoff.core.console import Console
-from castoff.core.context import means
+from castoff.core.context import command_context
 from castoff.core.places import ROOT
 from castoff.model.pin import load_pin
 from castoff.tpu import program as tpu_program
@@ -54,7 +54,7 @@ def tpu_compile_command(
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         request = tpu_program.parse_request(program, topology, calls, option or ())
-        with means(console) as context:
+        with command_context(console) as context:
             steps = tpu_program.compile_program(
                 request,
                 load_pin(ROOT / "pins", pin),
@@ -75,7 +75,7 @@ def tpu_environment_command(
 
     Tests that are to compile for TPUs take the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
     """
-    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, means(console) as context:
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
         python = compiler_environment(load_pin(ROOT / "pins", pin), context)
         folder = results(context.cache)
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"

@@ -25,7 +25,7 @@ class Context:
 
 
 @contextmanager
-def means(console: Console) -> Iterator[Context]:
+def command_context(console: Console) -> Iterator[Context]:
     """Lend the means of a command that builds nothing. Its logs stay if it fails: the error names them.
 
     Args:

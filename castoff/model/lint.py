@@ -52,10 +52,10 @@ def lint_topics(root: Path) -> list[Finding]:
     ]
 
 
-Owed = Iterator[tuple[str, str, str]]
+Findings = Iterator[tuple[str, str, str]]
 
 
-def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
     if topic.kind != "never" and not any(map(_PLACE.search, topic.upstream)):
         yield (
             f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
@@ -64,13 +64,13 @@ def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
         )
 
 
-def _pins(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+def _pins(topic: Topic, _root: Path, pins: list[str]) -> Findings:
     for pin in pins:
         if pin not in topic.pins:
             yield f'"{pin}" under [pins]', "no such key", "Say there whether the topic applies, or why it cannot."
 
 
-def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Owed:
+def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Findings:
     for pin in pins:
         patch = topic.hunks(pin)
         for name, lines in _hunks_of(patch) if patch else ():
@@ -115,7 +115,7 @@ def _leading_context(lines: list[str]) -> int:
     return next((number for number, line in enumerate(lines) if not line.startswith(" ")), len(lines))
 
 
-def _tests(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+def _tests(topic: Topic, root: Path, _pins: list[str]) -> Findings:
     if not topic.tests:
         yield "`tests`, the files that prove the topic", "none", "Name them in topic.toml."
         return
@@ -170,7 +170,7 @@ def _expects_ir(test: ast.FunctionDef) -> bool:
     return any(isinstance(node, ast.Name) and node.id in _EXPECTATIONS for node in ast.walk(test))
 
 
-def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
+def _example(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
     if topic.kind != "never" and not (topic.folder / "example.py").is_file():
         yield (
             "example.py, the program that the README shows before and after",
@@ -179,18 +179,18 @@ def _example(topic: Topic, _root: Path, _pins: list[str]) -> Owed:
         )
 
 
-def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Findings:
     if f"`{topic.name}`" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
         yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "Say under [Unreleased] what users get."
 
 
-def _readme(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+def _readme(topic: Topic, root: Path, _pins: list[str]) -> Findings:
     link = f"](patches/{topic.key})"
     if link not in (root / "README.md").read_text(encoding="utf-8"):
         yield f"a row with [`{topic.name}`{link} in the README's table of topics", "no such link", "Add the row."
 
 
-def _registration(topic: Topic, root: Path, _pins: list[str]) -> Owed:
+def _registration(topic: Topic, root: Path, _pins: list[str]) -> Findings:
     """Check that importing the project installs the topic, and that CASTOFF_DISABLE knows its name."""
     path = Path("patches") / topic.project / "kill-switch" / "files" / topic.project / "_castoff.py"
     if topic.kind == "never":

@@ -10,7 +10,7 @@ from castoff.build.manifest import Recorded, read_manifest
 from castoff.build.repack import PatchedWheel
 from castoff.build.verify import install
 from castoff.core.console import Console
-from castoff.core.context import Context, means
+from castoff.core.context import Context, command_context
 from castoff.core.errors import MachineError
 from castoff.core.interpreter import find_interpreter
 from castoff.core.places import ROOT
@@ -39,7 +39,7 @@ def update_checkout(pin_name: str, project: str, folder: Path, console: Console,
         return
     pin = load_pin(root / "pins", pin_name)
     topics = select(load_topics(root / "patches"), pin.name)
-    with means(console) as context, console.step("apply", "the topics that changed"):
+    with command_context(console) as context, console.step("apply", "the topics that changed"):
         update(pin, project, topics, folder, context)
     console.result(f"{folder}: up to date", {"out": str(folder)})
 
@@ -59,7 +59,7 @@ def make_checkout(pin_name: str, project: str, folder: Path, console: Console, r
     """
     pin = load_pin(root / "pins", pin_name)
     topics = select(load_topics(root / "patches"), pin.name)
-    with means(console) as context:
+    with command_context(console) as context:
         origin = checkout(pin, project, topics, folder, context)
     own = [topic.key for topic in topics if topic.project == project]
     data: dict[str, object] = {"out": str(folder), "origin": origin.kind, "topics": own}
@@ -78,7 +78,7 @@ def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) 
     Raises:
         CastoffError: It cannot be written back; the topic is as it was.
     """
-    with means(console) as context:
+    with command_context(console) as context:
         done = refresh(name, folder, load_topics(root / "patches"), context)
     what = "\n".join(f"  {path}" for path in done.changed) or "  nothing: it was up to date"
     data: dict[str, object] = {
@@ -122,7 +122,7 @@ def compare_upstream_tests(
     """
     recorded = read_manifest(built / "manifest.json")
     pin = load_pin(root / "pins", recorded.pin)
-    with means(console) as context:
+    with command_context(console) as context:
         with context.cache.lock("upstream-tests"), context.cache.scratch("upstream-tests") as scratch:
             if source is None:
                 source = scratch / "torch"

@@ -21,7 +21,7 @@ from castoff.build.apply import CHECKOUT_ONLY_SUFFIXES, Fit, try_topics
 from castoff.build.fetch import fetch_release
 from castoff.build.package_index import find_release
 from castoff.core.console import Console
-from castoff.core.context import Context, means
+from castoff.core.context import Context, command_context
 from castoff.core.errors import CheckoutError, CommandError, FetchError, TopicError
 from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
@@ -446,7 +446,7 @@ def show_drift(
     """
     topics = _chosen(load_topics(root / "patches"), names)
     pins = [load_pin(root / "pins", path.stem) for path in sorted((root / "pins").glob("*.toml"), key=_of_file)]
-    with means(console) as context:
+    with command_context(console) as context:
         with newer_upstream(against, project, pins, indexes, context) as newer:
             console.note(f"against {newer.about}")
             with _python(newer, python, root, context, tests=tests) as chosen:

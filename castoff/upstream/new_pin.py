@@ -31,7 +31,7 @@ from castoff.build.fetch import BaseWheel, fetch_release, fetch_wheel
 from castoff.build.package_index import Release, find_release
 from castoff.build.verify import newer_than, policies, verify_overlay
 from castoff.core.console import Console
-from castoff.core.context import Context, means
+from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
@@ -88,7 +88,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
         )
     path = root / "pins" / f"{name}.toml"
     hand: list[str] = []
-    with means(console) as context:
+    with command_context(console) as context:
         if path.is_file():
             console.note(f"{path.name} is there already and stays as it is")
         else:

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from castoff.build.apply import apply_to_checkout, try_topics
 from castoff.core.console import Console
-from castoff.core.context import Context, means
+from castoff.core.context import Context, command_context
 from castoff.core.errors import ApplyError, StageError, TopicError
 from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
@@ -352,7 +352,7 @@ def stage(
     recipes = [load_recipe(topic) for topic in stack_of(found[0], topics)]
     branch = branch or found[0].name
     out = out.absolute()
-    with means(console) as context, context.cache.lock("stage"), context.cache.scratch("stage") as scratch:
+    with command_context(console) as context, context.cache.lock("stage"), context.cache.scratch("stage") as scratch:
         checkout = _checkout(onto, found[0], out, root, context)
         repository = Repository(checkout, context.runner)
         author = _author(repository)
