@@ -20,17 +20,18 @@ import re
 import struct
 import subprocess
 import sys
+import sysconfig
 
 __all__ = ["examine", "main"]
 
 OK, NOTE, FAULT = "ok", "note", "fault"
 
 _PROJECTS = ("torch", "torch_xla")
-_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
+_CALLERS = ("libtorch_cpu.so", "libtorch_python.so", "_XLAC")
 _OVERLAY = "libcastoff_torch.so"
 _GOOGLE = "0x1ae0"
 _TPU_TIMEOUT = 300
-_SLOT_TYPES = (6, 7)  # R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT
+_SLOT_TYPES = (1, 6, 7)  # R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT
 _REINSTALL = "Reinstall both wheels of one castoff build: pip install --force-reinstall --no-deps …"
 
 
@@ -234,8 +235,8 @@ def _look_inside():
     symbols = _defined(os.path.join(lib, _OVERLAY))
     maps = _mappings()
     for caller in _CALLERS:
-        base = min(start for start, _, offset, path in maps if offset == 0 and os.path.basename(path) == caller)
-        for symbol, offsets in _slots(os.path.join(lib, caller), symbols).items():
+        base, path = min((start, path) for start, _, offset, path in maps if offset == 0 and _is(path, caller))
+        for symbol, offsets in _slots(path, symbols).items():
             owners = [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
             answer["slots"].setdefault(symbol, []).extend(owners)
     print("\n" + json.dumps(answer))
@@ -305,6 +306,11 @@ def _slots(path, symbols):
             if info >> 32 in indexes and info & 0xFFFFFFFF in _SLOT_TYPES:
                 found.setdefault(indexes[info >> 32], []).append(offset)
     return found
+
+
+def _is(path, library):
+    """Whether a path is that library's, or that extension module's, whose file name goes on with the CPython's."""
+    return os.path.basename(path) in (library, library + sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def _mappings():

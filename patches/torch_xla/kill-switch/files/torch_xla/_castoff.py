@@ -24,6 +24,7 @@ TOPICS = {
     "amp-on-cpu": "_amp_on_cpu",
     "checkpoint-on-xla": "_device_module",
     "exact-casts": "_exact_casts",
+    "graph-identity": "_graph_identity",
     "mixed-operands": "_mixed_operands",
     "matmul-out-dtype": "_matmul_out_dtype",
     "native-mul": "_native_mul",
