@@ -13,7 +13,7 @@ from torch import version
 __all__ = ["TOPICS", "disabled_topics", "enabled", "library"]
 
 #: The topics of torch that ``CASTOFF_DISABLE`` can name; torch_xla has its own.
-TOPICS = ("data-setter", "grad-dtype", "graph-identity")
+TOPICS = ("data-setter", "grad-dtype", "graph-identity", "no-hidden-alias")
 
 _LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 _OVERLAY = os.path.join(_LIB, "libcastoff_torch.so")

@@ -1,0 +1,83 @@
+#include <torch/csrc/castoff/view_layout.h>
+
+#include <ATen/FunctionalStorageImpl.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_unsafe_view_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <ATen/ops/empty_ops.h>
+#include <torch/library.h>
+
+#include <string>
+
+namespace torch::castoff {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+
+// A mode of this file's own: in it `permute_copy` and its like, by which functionalization replays
+// the views of an XLA tensor, make views.
+constexpr DispatchKey kReplay = DispatchKey::TESTING_ONLY_GenericMode;
+
+void view_instead_of_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static constexpr std::string_view kCopy = "_copy";
+  const c10::impl::ExcludeDispatchKeyGuard below(kReplay);
+  const std::string& name = op.schema().name();
+  if (name.size() > kCopy.size() &&
+      name.compare(name.size() - kCopy.size(), kCopy.size(), kCopy) == 0) {
+    const auto view = c10::Dispatcher::singleton().findSchema(
+        {name.substr(0, name.size() - kCopy.size()), op.schema().overload_name()});
+    if (view.has_value()) return view->callBoxed(stack);
+  }
+  op.callBoxed(stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&view_instead_of_copy>());
+}
+
+Tensor contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  return at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(sizes), dtype, c10::kStrided,
+                                             c10::Device(c10::kMeta), std::nullopt, std::nullopt);
+}
+
+Tensor replayed(at::functionalization::ViewMeta& view, const Tensor& base) {
+  try {
+    const c10::impl::IncludeDispatchKeyGuard mode(kReplay);
+    return view.forward(base);
+  } catch (const c10::Error&) {  // `view` of what cannot be viewed: torch_xla can
+    return view.forward(base);
+  }
+}
+
+}  // namespace
+
+Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
+  const auto& views = wrapper.view_metas();
+  if (views.empty() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
+  const at::AutoDispatchSkipFunctionalize no_wrappers;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
+      wrapper.unsafe_storage().unsafeGetStorageImpl());
+  Tensor meta = contiguous_meta(storage->base().sizes(), storage->base().scalar_type());
+  for (const auto& view : views) meta = replayed(*view, meta);
+  return meta;
+}
+
+Tensor reshape_of_view(const Tensor& self, c10::SymIntArrayRef shape) {
+  if (!self.is_xla() || !at::functionalization::impl::isFunctionalTensor(self)) return {};
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);
+  if (!sizes.has_value()) return {};
+  const auto* wrapper = at::functionalization::impl::unsafeGetFunctionalWrapper(self);
+  const Tensor layout = layout_of_view(*wrapper);
+  if (!layout.defined() || layout.is_contiguous() || layout.numel() == 0) return {};
+  const at::DimVector inferred = at::infer_size_dv(*sizes, layout.numel());
+  if (at::detail::computeStride(layout.sizes(), layout.strides(), inferred).has_value()) return {};
+  const Tensor copy = at::_ops::clone::call(self, c10::MemoryFormat::Contiguous);
+  return at::_ops::_unsafe_view::call(copy, c10::fromIntArrayRefSlow(inferred));
+}
+
+}  // namespace torch::castoff

@@ -1,0 +1,85 @@
+"""Whether what XLA computed is what torch's CPU kernels compute.
+
+dtype and shape are the same. Integers and booleans are equal. Of floating-point numbers the error against
+float64, in units in the last place of the dtype, is at most 1.5 times that of the CPU's result, or a few units.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FACTOR = 1.5
+UNITS = {torch.float64: 2**31, torch.float32: 64, torch.bfloat16: 4, torch.float16: 4}
+"""Units in the last place that are no difference. float32: XLA's own approximations of transcendental functions
+are good for some 5e-6; so are its float64 ones, some of which go through float32."""
+
+
+def _unit(reference: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
+    """The distance of the numbers of a dtype at each element; below the scale, as at the scale."""
+    info = torch.finfo(dtype)
+    smallest = info.smallest_normal if dtype != torch.float16 else info.smallest_normal * info.eps * 2
+    magnitude = reference.abs().clamp(min=max(scale, smallest)).nan_to_num(0.0, info.max, info.max)
+    return torch.exp2(torch.floor(torch.log2(magnitude))) * info.eps
+
+
+def _real(t: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def _strided(t: torch.Tensor) -> torch.Tensor:
+    return t if t.layout == torch.strided else t.to_dense()
+
+
+def units_apart(found: torch.Tensor, cpu: torch.Tensor, reference: torch.Tensor | None) -> tuple[float, float]:
+    """Largest error of XLA and of the CPU in units in the last place; elements that agree count as the CPU's."""
+    dtype = found.dtype
+    found64, cpu64 = found.double(), cpu.double()
+    target = cpu64 if reference is None else reference.double()
+    finite = target[target.isfinite()]
+    scale = float(finite.abs().square().mean().sqrt()) * 2**-6 if finite.numel() else 0.0
+    unit = _unit(target, dtype, min(scale, torch.finfo(dtype).max))
+    same = (found64 == cpu64) | (found64.isnan() & cpu64.isnan())
+    right = (found64 == target.to(dtype).double()) | (found64.isnan() & target.isnan())
+
+    def largest(values: torch.Tensor, skip: torch.Tensor) -> float:
+        error = ((values - target).abs() / unit).nan_to_num(float("inf"), float("inf"))
+        return float(error.masked_fill(skip, 0.0).max()) if error.numel() else 0.0
+
+    cpu_right = (cpu64 == target.to(dtype).double()) | (cpu64.isnan() & target.isnan()) | ~cpu64.isfinite()
+    return largest(found64, same | right), largest(cpu64, cpu_right)
+
+
+def difference(found: Any, cpu: Any, reference: Any, *, values: bool = True) -> str | None:
+    """What is different, in words that begin with "type", "dtype", "shape" or "value"; None if nothing is."""
+    if not isinstance(cpu, torch.Tensor):
+        same = type(found) is type(cpu) and (found == cpu or found != found)
+        return None if same else f"type: {found!r:.60}, on the CPU {cpu!r:.60}"
+    if not isinstance(found, torch.Tensor):
+        return f"type: {type(found).__name__}, on the CPU a tensor"
+    if found.dtype != cpu.dtype:
+        return f"dtype: {_name(found.dtype)}, on the CPU {_name(cpu.dtype)}"
+    if found.shape != cpu.shape:
+        return f"shape: {list(found.shape)}, on the CPU {list(cpu.shape)}"
+    if not values or not cpu.numel():
+        return None
+    found, cpu = _real(_strided(found)), _real(_strided(cpu))
+    if not cpu.dtype.is_floating_point:
+        unequal = int((found != cpu).sum())
+        return f"value: {unequal} of {cpu.numel()} are not equal" if unequal else None
+    if cpu.dtype not in UNITS:
+        return None if torch.equal(found.double(), cpu.double()) else "value: not equal"
+    usable = isinstance(reference, torch.Tensor) and reference.is_complex() == (cpu.dtype != cpu.dtype)
+    usable = isinstance(reference, torch.Tensor)
+    wanted = _real(_strided(reference)) if usable else None
+    if wanted is not None and (wanted.shape != cpu.shape or not wanted.dtype.is_floating_point):
+        wanted = None
+    apart, own = units_apart(found, cpu, wanted)
+    if apart <= max(FACTOR * own, UNITS[cpu.dtype]):
+        return None
+    return f"value: off by {apart:.3g} units in the last place, on the CPU {own:.3g}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
