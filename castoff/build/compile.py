@@ -1,33 +1,36 @@
 """Compile: the topics' C++ files, made into one overlay library for each project.
 
-They are compiled against the headers in the stock wheel and linked with its libraries, by the CMake
-and ninja of the lock file and the machine's own C++ compiler. An overlay is kept in the cache under
-a hash of everything that it is made from, so a build that changes no C++ compiles nothing.
+They are compiled against the headers in the stock wheel and linked with its libraries, by the ninja of
+the lock file and the machine's own C++ compiler. An overlay is kept in the cache under a hash of everything
+that it is made from, so a build that changes no C++ compiles nothing; so is each object (``objects.py``), so
+a build that changes one file compiles that one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import zipfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.build.fetch import BaseWheel
+from castoff.build.objects import Headers, Library, Unit, content_hash, json_hash, link
 from castoff.core.cache import Cache
 from castoff.core.context import Context
-from castoff.core.errors import CommandError, CompileError, MachineError, RepackError
+from castoff.core.errors import CompileError, MachineError, RepackError
 from castoff.core.runner import Runner
-from castoff.core.tools import tool
 from castoff.formats.elf import defined_symbols
 from castoff.model.pin import Pin
 from castoff.model.topics import Topic
 
-GLUE = Path(__file__).parent / "overlay"
-"""What every overlay is compiled with: the CMake project and the shims for older systems."""
+GLUE = Path(__file__).resolve().parent / "overlay"
+"""What every overlay is compiled with: the shims for older systems."""
+
+_MOST_OVERLAYS = 100
 
 TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_global_deps.so", "libtorch_python.so")
 """The libraries of the torch wheel that a build looks into."""
@@ -35,8 +38,12 @@ TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_global_deps.so", "l
 _RPATHS = {"torch": "$ORIGIN", "torch_xla": "$ORIGIN/../../torch/lib"}
 
 _COMPILE_OPTIONS = (
+    "-std=c++17",
     "-O2",
-    "-DNDEBUG",  # as upstream's own build: some inline code differs without it
+    # As upstream's own build: some inline code differs without the first, and without the second torch's headers
+    # include every operator, which takes a third of the time.
+    "-DNDEBUG",
+    "-DAT_PER_OPERATOR_HEADERS",
     "-fPIC",
     "-fvisibility=hidden",
     "-fvisibility-inlines-hidden",
@@ -175,10 +182,28 @@ def compile_overlay(
     version: str,
     context: Context,
 ) -> Overlay | None:
-    """Compile the overlay of one project.
+    """Compile the overlay of one project, as ``compile_overlays`` does.
+
+    Returns:
+        The overlay, or None if no topic of the project has C++ sources.
+    """
+    return compile_overlays([project], topics, pin, torch, compiler, version=version, context=context).get(project)
+
+
+def compile_overlays(
+    projects: Sequence[str],
+    topics: Sequence[Topic],
+    pin: Pin,
+    torch: TorchTree,
+    compiler: Compiler,
+    *,
+    version: str,
+    context: Context,
+) -> dict[str, Overlay]:
+    """Compile the overlays of projects, all their files at once.
 
     Args:
-        project: "torch" or "torch_xla".
+        projects: "torch" or "torch_xla", or both.
         topics: The topics of the build, all projects', in order.
         pin: The pin.
         torch: What to compile against.
@@ -187,92 +212,115 @@ def compile_overlay(
         context: The means of the build.
 
     Returns:
-        The overlay, or None if no topic of the project has C++ sources.
+        By project, its overlay; none for a project of which no topic has C++ sources.
 
     Raises:
-        CompileError: It does not compile, or does not show what the topics declare.
+        CompileError: One does not compile, or does not show what the topics declare.
     """
-    own = [topic for topic in topics if topic.project == project]
-    sources = [source for topic in own for source in topic.sources()]
-    if not sources:
-        return None
-    # C++ for torch_xla may use what torch's topics bring; not the other way round.
-    visible = own if project == "torch" else list(topics)
-    interposed = sorted({name for topic in own for name in topic.overlay_symbols(pin.name).interpose})
-    exports = {name for topic in own for name in topic.overlay_symbols(pin.name).exports}
-    symbols = sorted({*interposed, *exports})
-    job = _Job(project, visible, sources, symbols, pin, torch, compiler, version)
-    key = job.key()
-    folder = context.cache.overlay(key)
-    if folder.is_dir():
-        context.console.note(f"{overlay_name(project)}: nothing changed, taken from the cache")
-    context.cache.ensure(folder, f"overlay-{key}", lambda made: job.compile(made, context.runner))
-    path = folder / overlay_name(project)
-    _check_exports(path, symbols)
-    return Overlay(project, path, tuple(symbols), tuple(interposed), compiler.version, key)
+    jobs = {}
+    for project in projects:
+        # C++ for torch_xla may use what torch's topics bring; not the other way round.
+        visible = [topic for topic in topics if project != "torch" or topic.project == project]
+        job = _Job(project, visible, pin, torch, compiler, version)
+        if job.own_sources():
+            jobs[job.key()] = job
+    cache = context.cache
+    with ExitStack() as locked:
+        for key, job in jobs.items():
+            if cache.overlay(key).is_dir():
+                os.utime(cache.overlay(key))  # used now
+                context.console.note(f"{overlay_name(job.project)}: nothing changed, taken from the cache")
+            else:
+                locked.enter_context(cache.lock(f"overlay-{key}"))
+        missing = {key: job for key, job in jobs.items() if not cache.overlay(key).is_dir()}
+        if missing:
+            scratch = locked.enter_context(cache.scratch(f"overlay-{next(iter(missing))}"))
+            link([job.library(scratch / key) for key, job in missing.items()], compiler.path, scratch, context)
+            for key in missing:
+                cache.keep_folder(cache.overlay(key), scratch / key)
+            cache.trim(cache.overlays, most=_MOST_OVERLAYS)
+    return {job.project: job.overlay(cache.overlay(key), key) for key, job in jobs.items()}
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Everything that determines an overlay."""
+    """Everything that determines an overlay: its project, and the topics whose files its sources may include."""
 
     project: str
     topics: Sequence[Topic]
-    sources: list[Path]
-    symbols: list[str]
     pin: Pin
     torch: TorchTree
     compiler: Compiler
     version: str
 
+    def own_sources(self) -> list[Path]:
+        return [source for topic in self.topics if topic.project == self.project for source in topic.sources()]
+
+    def symbols(self) -> list[str]:
+        own = [topic.overlay_symbols(self.pin.name) for topic in self.topics if topic.project == self.project]
+        return sorted({name for symbols in own for name in (*symbols.interpose, *symbols.exports)})
+
+    def interposed(self) -> list[str]:
+        own = [topic.overlay_symbols(self.pin.name) for topic in self.topics if topic.project == self.project]
+        return sorted({name for symbols in own for name in symbols.interpose})
+
     def key(self) -> str:
         """Hash it, with contents for files and with nothing that depends on where they are."""
-        headers = [header for topic in self.topics for header in topic.headers()]
-        files = {self._relative(path): _content_hash(path) for path in [*self.sources, *headers]}
-        glue = {path.name: _content_hash(path) for path in sorted(GLUE.iterdir()) if path.is_file()}
+        units = [unit.key() for unit in self.units()]
+        return json_hash({"link": [*_LINK_OPTIONS, _RPATHS[self.project]], "symbols": self.symbols(), "units": units})
+
+    def library(self, folder: Path) -> Library:
+        """Return what is to be linked into a folder, which is made."""
+        folder.mkdir()
+        script = folder.with_suffix(".map")
+        script.write_text(version_script(self.symbols()), encoding="utf-8")
+        path = folder / overlay_name(self.project)
+        rpath = f"-Wl,-rpath,{_RPATHS[self.project]}"
+        flags = [*_LINK_OPTIONS, rpath, f"-Wl,-soname,{path.name}", f"-Wl,--version-script={script}"]
+        # torch's libraries go ahead of libstdc++, as in the stock wheel.
+        return Library(path, self.units(), flags, [self.torch.lib / "libtorch_cpu.so", self.torch.lib / "libc10.so"])
+
+    def overlay(self, folder: Path, key: str) -> Overlay:
+        """Return the finished overlay in a folder, its symbols checked."""
+        path = folder / overlay_name(self.project)
+        symbols = self.symbols()
+        _check_exports(path, symbols)
+        return Overlay(self.project, path, tuple(symbols), tuple(self.interposed()), self.compiler.version, key)
+
+    def units(self) -> list[Unit]:
+        """Return its sources and how each is compiled."""
+        include = [folder for topic in self.topics for folder in (topic.folder / "files", topic.folder / "overlay")]
+        include = [folder.resolve() for folder in include if folder.is_dir()]
+        names = {topic.folder.resolve(): topic.key for topic in self.topics} | {GLUE: "castoff"}
+        headers = Headers(names, include, [GLUE / "compat.h"])
+        torch = self.torch.folder / "include"
+        options = [*_COMPILE_OPTIONS, *_options_of(self.compiler), *self._definitions()]
+        # Where the files are must not show in the library.
+        prefixes = [
+            f"-ffile-prefix-map={folder}={name}" for folder, name in {**names, self.torch.folder: "torch"}.items()
+        ]
+        folders = [f"-I{folder}" for folder in include]
+        for folder in (torch, torch / "torch" / "csrc" / "api" / "include"):
+            folders += ["-isystem", str(folder)]
+        flags = [*options, *prefixes, *folders, *(word for path in headers.always for word in ("-include", str(path)))]
         inputs = {
-            "project": self.project,
-            "files": files,
-            "glue": glue,
-            "compile": [*_COMPILE_OPTIONS, *self._definitions()],
-            "link": [*_LINK_OPTIONS, _RPATHS[self.project]],
-            "symbols": self.symbols,
+            "options": options,
             "compiler": self.compiler.version,
             "torch": [self.pin.torch.commit, self.torch.variant],
+            "before torch": self._before_torch(torch),
         }
-        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        sources = [*(source.resolve() for source in self.own_sources()), GLUE / "compat.cpp"]
+        return [Unit(source, flags, headers, inputs) for source in sources]
 
-    def compile(self, folder: Path, runner: Runner) -> None:
-        """Leave the library in a folder."""
-        build = folder.parent / "build"
-        build.mkdir()
-        script = build / "symbols.map"
-        script.write_text(version_script(self.symbols), encoding="utf-8")
-        settings = build / "settings.cmake"
-        settings.write_text(self._settings(script), encoding="utf-8")
-        # The user's own flags would change what is built without changing its key.
-        flags = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
-        environment = {key: value for key, value in os.environ.items() if key not in flags}
-        configure: list[str | Path] = [tool("cmake"), "-G", "Ninja", "-C", settings, "-S", GLUE, "-B", build]
-        compilation: list[str | Path] = [tool("cmake"), "--build", build, "--", "-k", "0"]
-        for name, command in (("configure", configure), ("compile", compilation)):
-            try:
-                runner.run(command, name=f"{name}-{self.project}", env=environment)
-            except CommandError as error:
-                raise CompileError(
-                    f"{overlay_name(self.project)} does not compile",
-                    expected=f"{self.compiler.version} compiles the topics without a warning",
-                    found=error.found,
-                    next_step=f"{error.next_step} and mend the topic that it names.",
-                ) from error
-        (build / overlay_name(self.project)).rename(folder / overlay_name(self.project))
-
-    def _relative(self, path: Path) -> str:
-        return next(
-            f"{topic.key}/{path.relative_to(topic.folder).as_posix()}"
-            for topic in self.topics
-            if path.is_relative_to(topic.folder)
-        )
+    def _before_torch(self, include: Path) -> dict[str, str]:
+        """Return the topics' headers that torch's own includes find in the place of torch's."""
+        found = {}
+        for topic in self.topics:
+            for header in topic.headers():
+                name = Path(*header.relative_to(topic.folder).parts[1:])
+                if (include / name).exists():
+                    found[str(name)] = content_hash(header)
+        return found
 
     def _definitions(self) -> list[str]:
         return [
@@ -282,50 +330,16 @@ class _Job:
             f'-DCASTOFF_TORCH_XLA_GIT_VERSION="{self.pin.torch_xla.commit}"',
         ]
 
-    def _settings(self, script: Path) -> str:
-        includes = [folder for topic in self.topics for folder in (topic.folder / "files", topic.folder / "overlay")]
-        # Where the files are must not show in the library.
-        prefixes = [f"-ffile-prefix-map={topic.folder}={topic.key}" for topic in self.topics]
-        prefixes += [f"-ffile-prefix-map={GLUE}=castoff", f"-ffile-prefix-map={self.torch.folder}=torch"]
-        prefixes += [f"-ffile-prefix-map={script.parent}=build"]
-        include = self.torch.folder / "include"
-        lists: dict[str, Sequence[str | Path]] = {
-            "CASTOFF_SOURCES": [*self.sources, GLUE / "compat.cpp"],
-            "CASTOFF_INCLUDES": [folder for folder in includes if folder.is_dir()],
-            "CASTOFF_SYSTEM_INCLUDES": [include, include / "torch" / "csrc" / "api" / "include"],
-            "CASTOFF_COMPILE_OPTIONS": [
-                *_COMPILE_OPTIONS,
-                *self._definitions(),
-                *prefixes,
-                f"SHELL:-include {GLUE / 'compat.h'}",
-            ],
-            "CASTOFF_LINK_OPTIONS": [
-                *_LINK_OPTIONS,
-                f"-Wl,-rpath,{_RPATHS[self.project]}",
-                f"-Wl,--version-script={script}",
-            ],
-            "CASTOFF_LIBRARIES": [self.torch.lib / "libtorch_cpu.so", self.torch.lib / "libc10.so"],
-            "CASTOFF_NAME": [overlay_name(self.project).removeprefix("lib").removesuffix(".so")],
-            "CASTOFF_VERSION_SCRIPT": [script],
-            "CMAKE_CXX_COMPILER": [self.compiler.path],
-            "CMAKE_MAKE_PROGRAM": [tool("ninja")],
-            "CMAKE_SKIP_RPATH": ["ON"],
-        }
-        rows = []
-        for name, values in lists.items():
-            words = " ".join(f"[==[{value}]==]" for value in values)
-            rows.append(f'set({name} {words} CACHE STRING "")\n')
-        return "".join(rows)
+
+def _options_of(compiler: Compiler) -> list[str]:
+    """Return what a compiler needs to be quick: GCC collects garbage often unless it may use 1.5 GB."""
+    return [] if "clang" in compiler.version else ["--param=ggc-min-heapsize=1500000"]
 
 
 def version_script(symbols: Sequence[str]) -> str:
     """Return the linker's version script that shows these symbols and hides all others."""
     shown = "".join(f"    {symbol};\n" for symbol in symbols)
     return "{\n" + (f"  global:\n{shown}" if shown else "") + "  local: *;\n};\n"
-
-
-def _content_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _check_exports(path: Path, symbols: Sequence[str]) -> None:

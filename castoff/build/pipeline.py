@@ -11,7 +11,7 @@ from castoff.build.compile import (
     Compiler,
     Overlay,
     TorchTree,
-    compile_overlay,
+    compile_overlays,
     find_compiler,
     unpack_torch,
 )
@@ -166,8 +166,4 @@ def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner
 def _compile(plan: Plan, compiler: Compiler | None, torch: TorchTree, context: Context) -> dict[str, Overlay]:
     if compiler is None:
         return {}
-    overlays = {
-        project: compile_overlay(project, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)
-        for project in PROJECTS
-    }
-    return {project: overlay for project, overlay in overlays.items() if overlay is not None}
+    return compile_overlays(PROJECTS, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)

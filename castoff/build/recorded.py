@@ -24,13 +24,11 @@ from castoff.build.output_folder import Workplace
 from castoff.build.plan import Plan, Request
 from castoff.build.repack import PatchedWheel
 from castoff.build.verify import Verified, verify_all
-from castoff.core.cache import Cache
 from castoff.core.console import Console
-from castoff.core.context import Context
+from castoff.core.context import means
 from castoff.core.errors import MachineError, VerifyError
 from castoff.core.interpreter import check_machine, find_interpreter
-from castoff.core.places import ROOT, cache_root
-from castoff.core.runner import Runner
+from castoff.core.places import ROOT
 from castoff.formats.wheels import dist_info
 from castoff.model.pin import load_pin
 
@@ -107,9 +105,10 @@ def verify_folder(
     check_machine()
     recorded = read_manifest(folder / "manifest.json")
     pin = load_pin(root / "pins", recorded.pin)
-    with tempfile.TemporaryDirectory(prefix="castoff-") as work_name:
+    # Its logs stay if it fails, and uv is run elsewhere: the wheels' paths must not depend on where we are.
+    folder = folder.absolute()
+    with means(console) as context, tempfile.TemporaryDirectory(prefix="castoff-") as work_name:
         work = Path(work_name)
-        context = Context(Cache(cache_root(), console), Runner(work / "logs", console), console)
         interpreter = find_interpreter(python or recorded.python, context.runner)
         if interpreter.version != recorded.python:
             raise MachineError(

@@ -361,7 +361,7 @@ def install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, ru
                 "the wheels cannot be installed",
                 expected=f"`{shlex.join(map(str, command))}` succeeds",
                 found=error.found,
-                next_step=f"{error.next_step}. Without a package index, build with --no-verify-install.",
+                next_step=f"{error.next_step}. Without a package index, give --no-verify-install.",
             ) from error
     return python
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -38,7 +38,17 @@ class Cache:
 
     def overlay(self, key: str) -> Path:
         """Return the folder of a compiled overlay."""
-        return self.root / "overlays" / key
+        return self.overlays / key
+
+    @property
+    def overlays(self) -> Path:
+        """The folder of all compiled overlays."""
+        return self.root / "overlays"
+
+    @property
+    def objects(self) -> Path:
+        """The folder of all compiled objects."""
+        return self.root / "objects"
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -93,6 +103,42 @@ class Cache:
                     filled = scratch / "filled"
                     filled.mkdir()
                     make(filled)
-                    folder.parent.mkdir(parents=True, exist_ok=True)
-                    filled.rename(folder)
+                    self.keep_folder(folder, filled)
         return folder
+
+    def keep_folder(self, folder: Path, filled: Path) -> None:
+        """Put a finished folder, which is on the cache's file system, into its place.
+
+        Args:
+            folder: The place, whose lock the caller holds.
+            filled: What goes there.
+        """
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        filled.rename(folder)
+
+    def keep_file(self, path: Path, finished: Path) -> None:
+        """Put a finished file, which is on the cache's file system, into its place; it may be there already.
+
+        Args:
+            path: The place.
+            finished: The file.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        finished.replace(path)
+
+    def trim(self, folder: Path, *, most: int) -> None:
+        """Remove what was not used for longest from a folder of the cache.
+
+        Args:
+            folder: The folder.
+            most: How many entries stay.
+        """
+        entries = []
+        for path in folder.iterdir() if folder.is_dir() else ():
+            with suppress(FileNotFoundError):  # another build trims it, too
+                entries.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(entries, reverse=True)[most:]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

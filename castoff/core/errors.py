@@ -7,6 +7,7 @@ expected, what was found and what to do next. They become output in one place, `
 from __future__ import annotations
 
 import errno
+import os
 from typing import ClassVar
 
 INTERNAL_EXIT_CODE = 70
@@ -182,6 +183,30 @@ _STORAGE_NEXT_STEPS = {
     errno.EACCES: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
     errno.EPERM: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
 }
+
+
+def full_disk(output: str, program: str) -> StorageError | None:
+    """Return the StorageError that a failed program's output amounts to.
+
+    Args:
+        output: What it wrote.
+        program: Its name.
+
+    Returns:
+        The error to show, or None where it says nothing of a full disk.
+    """
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        # As C, Rust and Python programs put it; the first in the user's language.
+        words = (os.strerror(number), f"(os error {number})", f"[Errno {number}]")
+        said = next((line.strip() for line in output.splitlines() if any(word in line for word in words)), None)
+        if said is not None:
+            return StorageError(
+                f"{os.strerror(number)}, says {program}",
+                expected=f"{program} can write its files, also in TMPDIR",
+                found=said,
+                next_step=_STORAGE_NEXT_STEPS[number],
+            )
+    return None
 
 
 def storage_error(error: OSError) -> StorageError | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.core.console import Console
-from castoff.core.errors import CommandError, MachineError
+from castoff.core.errors import CommandError, MachineError, full_disk
 
 _SHOWN_LINES = 20
 _STEERS_TESTS = ("LD_", "PYTEST", "PYTHON", "PYTORCH_TEST_")
@@ -82,6 +82,7 @@ class Runner:
 
         Raises:
             CommandError: It failed and ``check`` is set; the message names the log.
+            StorageError: It failed for want of disk space.
             MachineError: There is no such program.
         """
         words = tuple(str(arg) for arg in args)
@@ -128,6 +129,8 @@ class Runner:
                         os.killpg(process.pid, signal.SIGKILL)
                     raise
         completed = Completed(words, process.returncode, "".join(lines), log)
+        if completed.returncode != 0 and (full := full_disk(completed.output, Path(words[0]).name)) is not None:
+            raise full
         if check and completed.returncode != 0:
             raise CommandError(
                 f"{Path(words[0]).name} failed ({name})",

@@ -35,7 +35,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_the_whole_way(request_: Request, console: Console, log: io.StringIO) -> None:
+def test_the_whole_way(request_: Request, console: Console, log: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = build(replace(request_, verify_install=True), console)
     assert folder == request_.out / "2.9-cpu"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -57,6 +57,10 @@ def test_the_whole_way(request_: Request, console: Console, log: io.StringIO) ->
     assert "1 interposed symbols lead to the overlay" in log.getvalue()
     verified = verify_folder(folder, python=None, indexes=(), install=True, console=console, root=request_.root)
     assert verified.installed
+    # From whatever folder: as docs/overlay.md writes it.
+    monkeypatch.chdir(request_.out)
+    relative = Path("2.9-cpu")
+    assert verify_folder(relative, python=None, indexes=(), install=True, console=console, root=request_.root).installed
     # Nothing else is left anywhere.
     assert sorted(path.name for path in request_.out.iterdir()) == [".2.9-cpu.lock", "2.9-cpu"]
     assert not any((request_.root.parent / "cache" / "tmp").iterdir())
@@ -249,7 +253,7 @@ def test_a_failed_build_keeps_its_logs_and_the_next_one_clears_them(
     right = source.read_text()
     source.write_text("#error wrong\n")
     _fails(request_, console, CastoffError)
-    assert any((request_.out / "logs" / "2.9-cpu").glob("*-compile-torch.log"))
+    assert any((request_.out / "logs" / "2.9-cpu").glob("*-compile.log"))
     source.write_text(right)
     build(request_, console)
     assert not (request_.out / "logs").exists()

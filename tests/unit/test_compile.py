@@ -1,17 +1,21 @@
 import ctypes
 import io
+import os
+import re
 from pathlib import Path
 
 import pytest
 from made_up import TORCH_COMMIT, Tree, compile_library
 
 from castoff.build.compile import find_compiler, version_script
+from castoff.build.objects import first_error
 from castoff.build.pipeline import build
 from castoff.build.plan import Request
 from castoff.build.verify import newer_than
+from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.errors import CompileError, MachineError, VerifyError
-from castoff.core.runner import Runner
+from castoff.core.runner import Completed, Runner
 from castoff.formats.elf import defined_symbols, needed_libraries, needed_versions, relocation_slots
 
 
@@ -34,13 +38,38 @@ def test_the_compiler_is_named_by_cxx(runner: Runner, monkeypatch: pytest.Monkey
     assert "x86_64" in find_compiler(runner).version
 
 
-def test_a_warning_is_an_error_that_names_file_and_log(full_tree: Tree, console: Console) -> None:
-    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
-    source.write_text("#include <torch/csrc/better.h>\nint better() { int unused; return 42; }\n")
+def test_an_error_of_the_compiler_is_shown_where_it_stands(full_tree: Tree, console: Console) -> None:
+    folder = full_tree.root / "patches/torch/answer/files/torch/csrc"
+    (folder / "better.cpp").write_text("#include <torch/csrc/better.h>\nint better() { int unused; return 42; }\n")
+    (folder / "good.cpp").write_text("int good() { return 1; }\n")
     with pytest.raises(CompileError) as caught:
         _build(full_tree, console)
-    assert "better.cpp" in caught.value.found
+    lines = caught.value.found.splitlines()
+    assert "better.cpp" in lines[0] and "better.cpp:2:20: error: unused variable" in lines[1]
+    assert "int better() { int unused; return 42; }" in lines[2]
+    assert len(lines) == 4
     assert Path(caught.value.next_step.split("log: ")[1].split(" and ")[0]).is_file()
+
+
+def test_the_first_error_is_taken_from_what_a_compiler_or_linker_says() -> None:
+    def found(output: str) -> str:
+        return first_error(Completed(("ninja",), 1, output, Path("log")))
+
+    compiler = (
+        "[1/3] compile patches/torch/a/x.cpp.o\nFAILED: patches/torch/a/x.cpp.o\ng++ -c x.cpp\n"
+        "In file included from x.h:1,\n                 from x.cpp:3:\n"
+        "y.h:7:1: error: 'a' does not name a type\n    7 | a b;\n      | ^\n"
+        "x.cpp:9:1: error: 'c' does not name a type\n    9 | c d;\nninja: build stopped\n"
+    )
+    assert found(compiler) == (
+        "In file included from x.h:1,\n                 from x.cpp:3:\n"
+        "y.h:7:1: error: 'a' does not name a type\n    7 | a b;\n      | ^\n(1 more in the log)"
+    )
+    linker = (
+        "[3/3] link liba.so\n/usr/bin/ld: x.o: in function `f()':\nx.cpp:(.text+0x5): undefined reference to `g()'\n"
+    )
+    assert found(linker).splitlines() == linker.splitlines()[1:]
+    assert found("Killed\n") == "exit status 1; it ended with\nKilled"
 
 
 def test_a_declared_symbol_must_be_there(full_tree: Tree, console: Console) -> None:
@@ -60,18 +89,61 @@ def test_the_abi_is_read_from_the_wheel(full_tree: Tree, console: Console) -> No
     assert caught.value.found.startswith("1,")
 
 
-def test_a_warm_build_compiles_nothing_and_a_changed_header_does(
-    full_tree: Tree, console: Console, log: io.StringIO
-) -> None:
+def test_only_what_an_edit_reaches_is_compiled(full_tree: Tree, console: Console, log: io.StringIO) -> None:
+    def compiled() -> list[tuple[str, str]]:
+        log.truncate(0)
+        _build(full_tree, console)
+        return re.findall("compiling (.*) C|(nothing changed)", log.getvalue())
+
+    folder = full_tree.root / "patches/torch/answer"
+    (folder / "files/torch/csrc/apart.h").write_text("#pragma once\n")
+    (folder / "overlay/apart.cpp").write_text('#include "torch/csrc/apart.h"\nint apart() { return 0; }\n')
+    assert compiled() == [("4 of 4", "")]
+    assert compiled() == [("", "nothing changed")]
+    source = folder / "files/torch/csrc/better.cpp"
+    before = source.read_text()
+    source.write_text(f"{before}// changed\n")
+    assert compiled() == [("1 of 4", "")]
+    source.write_text(before)
+    assert compiled() == [("", "nothing changed")]
+    header = folder / "files/torch/csrc/better.h"
+    header.write_text(f"{header.read_text()}// changed\n")
+    assert compiled() == [("2 of 4", "")]
+    (folder / "files/torch/csrc/apart.h").write_text("#pragma once\n// changed\n")
+    assert compiled() == [("1 of 4", "")]
+    # A header ahead of torch's own of the same name is seen by torch's headers, too.
+    (folder / "files/torch/answer.h").write_text("#pragma once\nnamespace torch { int answer(); }\n")
+    assert compiled() == [("4 of 4", "")]
+
+
+def test_what_compiled_is_kept_when_another_file_fails(full_tree: Tree, console: Console, log: io.StringIO) -> None:
+    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+    good = source.read_text()
+    source.write_text("int better() { return; }\n")
+    with pytest.raises(CompileError):
+        _build(full_tree, console)
+    source.write_text(good)
     _build(full_tree, console)
-    assert "taken from the cache" not in log.getvalue()
-    _build(full_tree, console)
-    assert "libcastoff_torch.so: nothing changed, taken from the cache" in log.getvalue()
-    log.truncate(0)
-    header = full_tree.root / "patches/torch/answer/files/torch/csrc/better.h"
-    header.write_text(header.read_text() + "// changed\n")
-    _build(full_tree, console)
-    assert "taken from the cache" not in log.getvalue()
+    assert "compiling 1 of 3 C++ files" in log.getvalue()
+
+
+def test_a_file_included_behind_the_keys_back_is_refused(full_tree: Tree, console: Console) -> None:
+    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+    source.write_text("#define HEADER <torch/csrc/better.h>\n#include HEADER\nint better() { return 42; }\n")
+    with pytest.raises(CompileError) as caught:
+        _build(full_tree, console)
+    assert caught.value.found.endswith("torch/csrc/better.h")
+
+
+def test_the_cache_keeps_what_was_used_last(tmp_path: Path, console: Console) -> None:
+    cache = Cache(tmp_path, console)
+    for age, name in enumerate("abcd"):
+        (cache.objects / name).mkdir(parents=True)
+        os.utime(cache.objects / name, (100 - age, 100 - age))
+    os.utime(cache.objects / "d")
+    cache.trim(cache.objects, most=2)
+    assert sorted(path.name for path in cache.objects.iterdir()) == ["a", "d"]
+    cache.trim(tmp_path / "not there", most=2)
 
 
 def test_where_things_are_does_not_show_in_the_overlay(full_tree: Tree, console: Console) -> None:

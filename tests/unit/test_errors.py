@@ -3,7 +3,8 @@ import errno
 import pytest
 
 from castoff.core import errors
-from castoff.core.errors import CastoffError, storage_error
+from castoff.core.errors import CastoffError, StorageError, storage_error
+from castoff.core.runner import Runner
 
 
 def _classes() -> list[type[CastoffError]]:
@@ -25,6 +26,23 @@ def test_disk_trouble_becomes_a_storage_error_that_names_the_file(number: int) -
     assert error is not None
     assert "/some/file" in error.summary
     assert error.next_step
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  Caused by: failed to copy file from a to b: No space left on device (os error 28)",
+        "ERROR: Could not install packages due to an OSError: [Errno 28] Kein Speicherplatz mehr verfügbar",
+        "x.cpp:1: fatal error: error writing to /tmp/ccX.s: No space left on device",
+        "a: Disk quota exceeded",
+    ],
+)
+def test_a_program_that_fails_for_a_full_disk_is_a_storage_error(runner: Runner, line: str) -> None:
+    for check in (True, False):
+        with pytest.raises(StorageError) as caught:
+            runner.run(["sh", "-c", f"echo '{line}'; exit 3"], name="x", check=check)
+        assert caught.value.found == line.strip()
+    assert runner.run(["echo", line], name="x").returncode == 0
 
 
 def test_other_trouble_is_not_about_storage() -> None:

@@ -1,0 +1,267 @@
+"""Objects: C++ sources compiled one by one, each object kept in the cache by what it is made from.
+
+The key of an object is a hash of its source, of those headers of the topics that it includes, of the
+flags, the compiler and the torch wheel. So after an edit only the files that see the edit are
+compiled, in whichever checkout of castoff that is. What was compiled is kept even if another file
+of the same build fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from castoff.core.cache import Cache
+from castoff.core.context import Context
+from castoff.core.errors import CompileError
+from castoff.core.runner import Completed
+from castoff.core.tools import tool
+
+_INCLUDE = re.compile(rb'^\s*#.*?\b(?:__has_)?include(?:_next)?\s*\(?\s*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+_DIAGNOSTIC = re.compile(r": (?:fatal )?error: |undefined reference to|multiple definition of|: error adding symbols")
+_LEADS_TO = re.compile(r"^(In file included from |\s+from )|: In .*:$|: At global scope:$|: in function `")
+_ENDS = re.compile(r"^(ninja: |FAILED: |\[\d+/\d+\]|cc1plus: |collect2: |compilation terminated)")
+_SHOWN_LINES = 15
+
+# Flags of the user's own would change what is compiled without changing its key.
+_FLAGS = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Headers:
+    """The topics' headers, as the compiler looks for them.
+
+    Args:
+        names: For each folder with sources or headers of ours, its name in keys and in the compiled code.
+        include: The folders that are searched, in order.
+        always: The headers that every source begins with (``-include``).
+    """
+
+    names: Mapping[Path, str]
+    include: Sequence[Path]
+    always: Sequence[Path]
+    _included: dict[Path, list[Path]] = field(default_factory=dict, compare=False)
+
+    def name(self, path: Path) -> str:
+        """Return the name of one of our files, which does not depend on where the tree is."""
+        folder = next(folder for folder in self.names if path.is_relative_to(folder))
+        return f"{self.names[folder]}/{path.relative_to(folder).as_posix()}"
+
+    def closure(self, source: Path) -> set[Path]:
+        """Return a source and every header of ours that it may include, directly or not.
+
+        Conditions of the preprocessor are not looked at, so it may be more than is really included.
+        """
+        seen: set[Path] = set()
+        waiting = [source, *self.always]
+        while waiting:
+            path = waiting.pop()
+            if path not in seen:
+                seen.add(path)
+                waiting += self._includes(path)
+        return seen
+
+    def _includes(self, path: Path) -> list[Path]:
+        if path not in self._included:
+            found = []
+            for quote, name in _INCLUDE.findall(path.read_bytes()):
+                folders = [path.parent, *self.include] if quote == b'"' else self.include
+                there = (folder / os.fsdecode(name) for folder in folders)
+                found += [header.resolve() for header in there if header.is_file()][:1]
+            self._included[path] = found
+        return self._included[path]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A source to be compiled.
+
+    Attributes:
+        source: The file.
+        flags: The flags, paths and all.
+        headers: Where its headers are.
+        inputs: What determines the object besides the files: flags without paths, compiler, torch.
+    """
+
+    source: Path
+    flags: Sequence[str]
+    headers: Headers
+    inputs: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        """The name of the source, which does not depend on where the tree is."""
+        return self.headers.name(self.source)
+
+    def key(self) -> str:
+        """Hash everything that the object is made from."""
+        files = {self.headers.name(path): content_hash(path) for path in self.headers.closure(self.source)}
+        return json_hash({**self.inputs, "source": self.name, "files": files})
+
+    def check(self, depfile: Path) -> None:
+        """Check that the compiler read no file of ours that is not in the key.
+
+        Raises:
+            CompileError: It did.
+        """
+        words = depfile.read_text(encoding="utf-8").replace("\\\n", " ").partition(": ")[2].split()
+        unknown = {Path(word).resolve() for word in words} - self.headers.closure(self.source)
+        if unknown:
+            raise CompileError(
+                f"{self.name} includes files that its key in the cache does not know",
+                expected='each file of a topic is included by its name: #include <…> or #include "…"',
+                found=", ".join(sorted(map(str, unknown))),
+                next_step="Include them so.",
+            )
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library to be linked.
+
+    Attributes:
+        path: Where it goes.
+        units: The sources whose objects it holds, in the linker's order.
+        flags: The linker's flags.
+        libraries: What it is linked with, behind the objects.
+    """
+
+    path: Path
+    units: Sequence[Unit]
+    flags: Sequence[str]
+    libraries: Sequence[Path]
+
+
+def link(libraries: Sequence[Library], compiler: Path, folder: Path, context: Context) -> None:
+    """Compile what is not in the cache and link, everything in one run of ninja.
+
+    Args:
+        libraries: What is to be made.
+        compiler: The C++ compiler.
+        folder: An empty folder of the cache, for what comes in between.
+        context: Its cache keeps the objects.
+
+    Raises:
+        CompileError: A source does not compile, or a library does not link.
+    """
+    units = {unit.key(): unit for library in libraries for unit in library.units}
+    objects = {key: _taken(context.cache, key, folder) for key in units}
+    missing = {key: unit for key, unit in units.items() if objects[key] is None}
+    made = {key: folder / "patches" / f"{unit.name}.o" for key, unit in missing.items()}
+    context.console.note(f"compiling {len(missing)} of {len(units)} C++ files; the cache has the others")
+    _write_ninja(folder / "build.ninja", libraries, compiler, {**objects, **made}, missing)
+    environment = {key: value for key, value in os.environ.items() if key not in _FLAGS}
+    ninja: list[str | Path] = [tool("ninja"), "-C", folder, "-k", "0"]
+    completed = context.runner.run(ninja, name="compile", env=environment, check=False)
+    compiled = {key: path for key, path in made.items() if path.is_file()}
+    for key, path in compiled.items():
+        missing[key].check(path.with_suffix(".d"))
+    for key, path in compiled.items():
+        context.cache.keep_file(_place(context.cache, key), path)
+    context.cache.trim(context.cache.objects, most=_MOST_OBJECTS)
+    if completed.returncode != 0:
+        _fail(completed, [library.path.name for library in libraries if not library.path.is_file()])
+
+
+_MOST_OBJECTS = 500
+"""So many objects are kept: those of all pins, of a dozen edits each. About 300 kB each."""
+
+
+def _place(cache: Cache, key: str) -> Path:
+    return cache.objects / f"{key}.o"
+
+
+def _taken(cache: Cache, key: str, folder: Path) -> Path | None:
+    """Take an object from the cache, if it is there, by a link that stays when the cache is trimmed."""
+    target = folder / f"{key}.o"
+    try:
+        os.utime(_place(cache, key))  # used now
+        target.hardlink_to(_place(cache, key))
+    except FileNotFoundError:
+        return None
+    except OSError:  # a file system without hard links
+        shutil.copy2(_place(cache, key), target)
+    return target
+
+
+def _write_ninja(
+    path: Path,
+    libraries: Sequence[Library],
+    compiler: Path,
+    objects: Mapping[str, Path | None],
+    missing: Mapping[str, Unit],
+) -> None:
+    rows = [
+        f"cxx = {_quoted([compiler])}",
+        "rule compile",
+        "  command = $cxx $flags -MMD -MF $depfile -c $in -o $out",
+        "  description = compile $out",
+        "rule link",
+        "  command = $cxx -shared $flags -o $out $in $libraries",
+        "  description = link $out",
+    ]
+    for key, unit in missing.items():
+        made = objects[key]
+        assert made is not None
+        rows.append(f"build {_escaped(made)}: compile {_escaped(unit.source)}")
+        rows += [f"  flags = {_quoted(unit.flags)}", f"  depfile = {_quoted([made.with_suffix('.d')])}"]
+    for library in libraries:
+        inputs = [made for unit in library.units if (made := objects[unit.key()]) is not None]
+        rows.append(f"build {_escaped(library.path)}: link {' '.join(map(_escaped, inputs))}")
+        rows += [f"  flags = {_quoted(library.flags)}", f"  libraries = {_quoted(library.libraries)}"]
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+def _quoted(words: Sequence[str | Path]) -> str:
+    return shlex.join(map(str, words)).replace("$", "$$")
+
+
+def _escaped(path: Path) -> str:
+    return re.sub(r"([$: ])", r"$\1", str(path))
+
+
+def _fail(completed: Completed, names: Sequence[str]) -> None:
+    raise CompileError(
+        f"{' and '.join(names)} cannot be compiled",
+        expected="each C++ file of the topics compiles without a warning, and the library links",
+        found=first_error(completed),
+        next_step=f"Read the whole log: {completed.log} and mend the topic that it names.",
+    )
+
+
+def first_error(completed: Completed) -> str:
+    """Return the first error of a compiler or linker, as it says it: where, what, and the line of code."""
+    lines = completed.output.splitlines()
+    wrong = [number for number, line in enumerate(lines) if _DIAGNOSTIC.search(line)]
+    if not wrong:
+        return f"exit status {completed.returncode}; it ended with\n{completed.tail}"
+    first = wrong[0]
+    begin = first
+    while begin > 0 and _LEADS_TO.search(lines[begin - 1]):
+        begin -= 1
+    end = first + 1
+    while end < len(lines) and end - first < _SHOWN_LINES and not _is_next(lines[end]):
+        end += 1
+    more = [f"({len(wrong) - 1} more in the log)"] if len(wrong) > 1 else []
+    return "\n".join([*lines[begin:end], *more])
+
+
+def _is_next(line: str) -> bool:
+    return any(pattern.search(line) for pattern in (_DIAGNOSTIC, _LEADS_TO, _ENDS))
+
+
+def content_hash(path: Path) -> str:
+    """Return the hash of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def json_hash(inputs: Mapping[str, object]) -> str:
+    """Return one hash over plain data."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
