@@ -78,20 +78,14 @@ def converted(value, dtype):
 
 
 class Pool:
-    """The tensors of a program so far.
-
-    The first ones are slices of data of different shapes: torch_xla's cache of compiled graphs does not tell
-    device data of one shape apart, and may take ``p + p, q + q`` for ``p + p, p + q``. They can still be
-    mistaken for those of an earlier program, so that cache is to hold one graph.
-    """
+    """The tensors of a program so far; the first ones are device data."""
 
     def __init__(self, dtypes, numbers):
         self.values = []
         for index, dtype in enumerate(dtypes):
             # eighths up to 1: of every dtype
             exact = torch.tensor([(n * (index + 1)) % 17 - 8 for n in numbers], dtype=f64).reshape(SIZE, SIZE) / 8
-            data = torch.cat([exact, torch.zeros(index, SIZE)]).to(dtype).to(DEVICE)
-            self.values.append(Value(data[:SIZE], exact, torch.zeros_like(exact), dtype))
+            self.values.append(Value(exact.to(dtype).to(DEVICE), exact, torch.zeros_like(exact), dtype))
         torch_xla.sync()
 
     def __getitem__(self, pick):
@@ -422,6 +416,4 @@ def test_bounds_are_not_loose():
 
 @pytest.mark.skipif(INSIDE, reason="this is what it runs")
 def test_in_a_process_of_its_own():
-    # A cache of one graph: see Pool.
-    settings = {"XLA_FLAGS": "--xla_cpu_use_xnnpack=false", "XLA_COMPILATION_CACHE_SIZE": "1"}
-    run_tests(__file__, CASTOFF_PROPERTIES="1", **settings)
+    run_tests(__file__, CASTOFF_PROPERTIES="1", XLA_FLAGS="--xla_cpu_use_xnnpack=false")
