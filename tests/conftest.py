@@ -39,6 +39,7 @@ TOPICS = {
     "test_native_mul": "native-mul",
     "test_no_hidden_alias": "no-hidden-alias",
     "test_out_dtype_op": "out-dtype-op",
+    "test_reduce_all": "reduce-all",
     "test_wide_grads_module": "wide-weight-grad",
     "test_wide_grads_sharded": "wide-weight-grad",
     "test_wide_weight_grad": "wide-weight-grad",

@@ -22,6 +22,7 @@ __all__ = ["TOPICS", "install_kernels", "library"]
 #: is called first: matmul-out-dtype checks an addmm's addend before mixed-operands looks at its factors.
 TOPICS = {
     "amp-on-cpu": "_amp_on_cpu",
+    "reduce-all": "_reduce_all",
     "checkpoint-on-xla": "_device_module",
     "exact-casts": "_exact_casts",
     "graph-identity": "_graph_identity",

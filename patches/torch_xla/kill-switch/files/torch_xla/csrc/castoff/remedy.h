@@ -1,0 +1,84 @@
+// Kernels that mend one kind of call of torch_xla's own: they change its arguments, its results, or
+// answer it themselves, and hand on every other call untouched.
+
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <initializer_list>
+#include <utility>
+
+#include "torch_xla/csrc/castoff/kernels.h"
+
+namespace castoff {
+
+// A call of an operator, its arguments in place on the stack.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack,
+       const PresentKernel& overridden)
+      : op_(op),
+        keys_(keys),
+        stack_(stack),
+        first_(stack.size() - op.schema().arguments().size()),
+        overridden_(overridden) {}
+
+  const c10::OperatorHandle& op() const { return op_; }
+
+  size_t size() const { return op_.schema().arguments().size(); }
+  c10::IValue& operator[](size_t i) { return stack_[first_ + i]; }
+  const at::Tensor& tensor(size_t i) { return (*this)[i].toTensor(); }
+
+  // Lets the overridden kernel answer, with the arguments as they are now.
+  void proceed() { overridden_.callBoxed(op_, keys_, &stack_); }
+
+  // Answers in its stead.
+  void answer(c10::IValue result) {
+    torch::jit::drop(stack_, size());
+    stack_.push_back(std::move(result));
+  }
+
+  // The results, once the call has been answered.
+  size_t results() const { return op_.schema().returns().size(); }
+  c10::IValue& result(size_t i = 0) { return stack_[first_ + i]; }
+
+ private:
+  const c10::OperatorHandle& op_;
+  const c10::DispatchKeySet keys_;
+  torch::jit::Stack& stack_;
+  const size_t first_;
+  const PresentKernel& overridden_;
+};
+
+// Sees to it that the call is answered.
+using Remedy = void (*)(Call&);
+
+class Remedied final : public c10::OperatorKernel {
+ public:
+  Remedied(const c10::OperatorHandle& op, c10::DispatchKey key, Remedy remedy)
+      : overridden_(present_kernel(op, key)), remedy_(remedy) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    Call call(op, keys, *stack, overridden_);
+    remedy_(call);
+  }
+
+ private:
+  const PresentKernel overridden_;
+  const Remedy remedy_;
+};
+
+struct Operator {
+  const char* name;
+  const char* overload;
+};
+
+inline void remedy(torch::Library& xla, Remedy remedy, std::initializer_list<Operator> operators) {
+  for (const Operator& op : operators) {
+    override_kernel<Remedied>(xla, c10::DispatchKey::XLA, op.name, op.overload, remedy);
+  }
+}
+
+}  // namespace castoff
