@@ -5,8 +5,8 @@ result's, and its values lie within the bound that the dtypes declared on the wa
 operation is rounded at most once to the dtype of its result, each product accumulates in at least that dtype).
 
 A step of a program is a function under ``@step``, which takes the pool and numbers that pick operands from it;
-a new feature is one more such function. The tests run in a process of their own, as they need XLA_FLAGS: on
-XLA:CPU, transposes fold into dots that its runtime lacks, unless XNNPACK is off.
+a new feature is one more such function. The tests run in a process of their own, as they need another cache of
+compiled graphs: see Pool.
 """
 
 import dataclasses
@@ -416,4 +416,4 @@ def test_bounds_are_not_loose():
 
 @pytest.mark.skipif(INSIDE, reason="this is what it runs")
 def test_in_a_process_of_its_own():
-    run_tests(__file__, CASTOFF_PROPERTIES="1", XLA_FLAGS="--xla_cpu_use_xnnpack=false")
+    run_tests(__file__, CASTOFF_PROPERTIES="1")

@@ -476,3 +476,50 @@ assert w.grad.dtype is torch.float32
 assert w.expand_as(w).grad_fn.next_functions[0][0] is not node
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "CASTOFF_DISABLE": name})
+
+
+class AskedForItsSize(torch.Tensor):
+    """A tensor subclass whose sizes are written in Python."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    asked = None  # called when torch asks for the sizes
+
+    @staticmethod
+    def __new__(cls, inner):
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, requires_grad=True, dispatch_sizes_strides_policy="sizes"
+        )
+        self.inner = inner
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten.sym_size.default, torch.ops.aten.size.default):
+            if cls.asked is not None:
+                cls.asked()
+            return args[0].inner.shape
+        return func(*(a.inner if isinstance(a, cls) else a for a in args), **(kwargs or {}))
+
+
+@pytest.mark.fails_on_stock
+def test_sizes_in_python_do_not_deadlock_with_a_thread_that_asks_for_the_grad_dtype(monkeypatch):
+    """The assignment holds a lock while it asks for sizes, for which it needs the GIL."""
+    w = AskedForItsSize(torch.ones(3, dtype=BF16))
+    w.grad_dtype = F32
+    edge = torch.autograd.graph.get_gradient_edge(w)  # keeps its accumulator
+    asked, seen = threading.Event(), []
+
+    def ask():
+        asked.wait()
+        seen.append(w.grad_dtype)  # waits for the lock
+
+    def let_the_other_thread_ask():
+        asked.set()
+        threading.Event().wait(0.05)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    monkeypatch.setattr(AskedForItsSize, "asked", let_the_other_thread_ask)
+    w.data = AskedForItsSize(torch.zeros(3, dtype=BF16))
+    thread.join()
+    assert seen == [F32] and edge.node is not None

@@ -5,6 +5,7 @@ operator that it makes of them. It takes what ``jax.lax.dot_general`` takes.
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Optional
 
@@ -118,10 +119,26 @@ def _dot_general_backward(ctx, grad):
 set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
+def _keep_xnnpack_out() -> None:
+    """Have XLA:CPU run every dot of two bfloat16 factors and a float32 result.
+
+    With XNNPACK it leaves such dots as they are, for XNNPACK to run, and later folds transposes into them that
+    XNNPACK does not know ("Unsupported element type for DotThunk", when the graph runs). Without it the factors
+    are widened first, which is exact; no other dot has been seen to change. XLA reads its flags when the client
+    is made, after this; as with the flag that torch_xla sets there, the user's own one stands. The XLA of
+    torch_xla before 2.7 has neither XNNPACK nor the flag, and aborts on flags that it does not know.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    has_xnnpack = tuple(map(int, torch_xla.__version__.split(".")[:2])) >= (2, 7)
+    if has_xnnpack and os.environ.get("PJRT_DEVICE") == "CPU" and "xla_cpu_use_xnnpack" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_xnnpack=false".strip()
+
+
 def install() -> None:
     """Register the kernels, once, above those that torch and torch_xla registered."""
     if _registrations:
         return
+    _keep_xnnpack_out()
     _castoff.install_kernels("matmul-out-dtype")
     kernels = torch.library.Library("castoff", "IMPL")
     kernels.impl("dot_general", _dot_general, "XLA")

@@ -13,6 +13,15 @@
 #include <typeinfo>
 #include <utility>
 
+// Of every CPython; weak, because a program without Python may load this library.
+struct _ts;
+extern "C" {
+[[gnu::weak]] int Py_IsInitialized();
+[[gnu::weak]] int PyGILState_Check();
+[[gnu::weak]] _ts* PyEval_SaveThread();
+[[gnu::weak]] void PyEval_RestoreThread(_ts* state);
+}
+
 namespace torch::autograd::grad_dtype {
 
 std::atomic<int64_t> tensors_in_use{0};
@@ -45,13 +54,45 @@ struct State final : c10::BackendMeta {
   const bool outruns_graphs;
 };
 
+// The GIL is let go of here, where this thread has it.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(has_gil() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_ != nullptr) {
+      PyEval_RestoreThread(state_);
+    }
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil(WithoutGil&&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  WithoutGil& operator=(WithoutGil&&) = delete;
+
+ private:
+  // Before Python runs, and after, nobody has it; that is asked first, as Check then says yes.
+  static bool has_gil() {
+    return PyGILState_Check != nullptr && Py_IsInitialized() != 0 && PyGILState_Check() == 1;
+  }
+
+  _ts* const state_;
+};
+
 // Guards the place of a tensor's state. Not AutogradMeta's own mutex: that one is taken inside the
 // assignment to .data, over which this one has to be held. Recursive, because what an assignment
 // frees may run code of others.
+//
+// The owner may need the GIL: the sizes, device or layout of a tensor subclass may be written in
+// Python, and an assignment to .data asks for them. So nobody waits here with the GIL.
 std::unique_lock<std::recursive_mutex> lock_state(const c10::TensorImpl& impl) {
   static std::array<std::recursive_mutex, 64> stripes;
   const auto address = reinterpret_cast<uintptr_t>(&impl);
-  return std::unique_lock<std::recursive_mutex>(stripes[(address / 64) % stripes.size()]);
+  std::unique_lock<std::recursive_mutex> lock(stripes[(address / 64) % stripes.size()],
+                                              std::try_to_lock);
+  if (C10_UNLIKELY(!lock.owns_lock())) {
+    const WithoutGil waiting;
+    lock.lock();
+  }
+  return lock;
 }
 
 c10::intrusive_ptr<State> state_of(c10::TensorImpl& impl) {
