@@ -33,6 +33,7 @@ TOPICS = {
     "test_checkpoint_on_xla": "checkpoint-on-xla",
     "test_dtype_properties": "mixed-operands",
     "test_exact_casts": "exact-casts",
+    "test_master_weights": "wide-weight-grad",
     "test_matmul_out_dtype": "matmul-out-dtype",
     "test_matmul_out_dtype_autograd": "matmul-out-dtype",
     "test_mixed_operands": "mixed-operands",

@@ -7,6 +7,7 @@ and compiled autograd ask.
 """
 
 import ctypes
+from collections.abc import Callable
 from types import CodeType
 from typing import Any, Optional
 
@@ -74,6 +75,23 @@ def _setter(self: torch.Tensor, dtype: Optional[torch.dtype]) -> None:
     error = _set(self._cdata, _ANY if dtype is None else _CODE[dtype])
     if error is not None:
         raise RuntimeError(error.decode())
+    if _at_first_use:
+        _run_first_uses()
+
+
+_at_first_use: list[Callable[[], None]] = []
+
+
+def at_first_use(function: Callable[[], None]) -> None:
+    """Call ``function`` when a tensor of this process is first given a grad_dtype; at once if one has it."""
+    _at_first_use.append(function)
+    if in_use():
+        _run_first_uses()
+
+
+def _run_first_uses() -> None:
+    while _at_first_use:
+        _at_first_use.pop(0)()
 
 
 def _wrong_gradient(self: torch.Tensor, grad: torch.Tensor, code: int) -> Optional[str]:
@@ -246,7 +264,7 @@ both raise RuntimeError. Of a non-leaf it tells what the node that made it takes
 :meth:`torch.autograd.function.FunctionCtx.set_output_grad_dtype`.""",
     )
     # Dynamo traces the Python code that a setter runs, and would break the graph at the first C function.
-    for function in (_assign_grad, _wrong_gradient):
+    for function in (_assign_grad, _wrong_gradient, _run_first_uses):
         _skip_in_dynamo(function.__code__)
     torch.autograd.function.FunctionCtx.set_output_grad_dtype = _output_grad_dtype.set_output_grad_dtype
     install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)

@@ -7,8 +7,9 @@ For a weight whose ``grad_dtype`` (torch's topic grad-dtype) is wider than itsel
 import ctypes
 
 from torch import _castoff as _torch_castoff
+from torch import _grad_dtype
 
-from . import _castoff
+from . import _castoff, _wide_optimizers
 
 __all__ = ["install"]
 
@@ -33,4 +34,5 @@ def install() -> None:
         ctypes.c_void_p(torch_half.castoff_grad_dtype_tensors_in_use()),
         ctypes.cast(torch_half.castoff_grad_dtype_over_edge, ctypes.c_void_p),
     )
+    _grad_dtype.at_first_use(_wide_optimizers.install)
     _installed = True
