@@ -25,7 +25,7 @@ from castoff.build.plan import Plan, Request
 from castoff.build.repack import PatchedWheel
 from castoff.build.verify import Verified, verify_all
 from castoff.core.console import Console
-from castoff.core.context import means
+from castoff.core.context import command_context
 from castoff.core.errors import MachineError, VerifyError
 from castoff.core.interpreter import check_machine, find_interpreter
 from castoff.core.places import ROOT
@@ -107,7 +107,7 @@ def verify_folder(
     pin = load_pin(root / "pins", recorded.pin)
     # Its logs stay if it fails, and uv is run elsewhere: the wheels' paths must not depend on where we are.
     folder = folder.absolute()
-    with means(console) as context, tempfile.TemporaryDirectory(prefix="castoff-") as work_name:
+    with command_context(console) as context, tempfile.TemporaryDirectory(prefix="castoff-") as work_name:
         work = Path(work_name)
         interpreter = find_interpreter(python or recorded.python, context.runner)
         if interpreter.version != recorded.python:

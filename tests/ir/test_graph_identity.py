@@ -348,9 +348,7 @@ def test_the_kill_switch():
     assert run("-c", FIRST_OF_ALL, CASTOFF_DISABLE="all").strip() == "False"
 
 
-SYMBOL = (
-    "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_20SyncTensorCollectionE"
-)
+SYMBOL = "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_20SyncTensorCollectionE"
 
 
 @pytest.fixture

@@ -247,7 +247,10 @@ def test_groups_schedulers_clipping_and_tied_weights():
         module.tied = module[0]
     wide_grads(narrow)
     results = []
-    for module, make in ((exact, torch.optim.AdamW), (narrow, lambda p, **kw: master_weights(p, torch.optim.AdamW, **kw))):
+    for module, make in (
+        (exact, torch.optim.AdamW),
+        (narrow, lambda p, **kw: master_weights(p, torch.optim.AdamW, **kw)),
+    ):
         groups = [
             {"params": module[0].parameters(), "weight_decay": 0.1},
             {"params": module[2].parameters(), "lr": 3e-3},
@@ -287,9 +290,7 @@ def test_closures():
     for dtype in (f32, bf16):
         [w] = weights((4, 3), dtype=dtype, device="cpu")
         target = random(4, 3, seed=5)
-        optimizer = (
-            torch.optim.LBFGS([w], lr=0.5) if dtype == f32 else master_weights([w], torch.optim.LBFGS, lr=0.5)
-        )
+        optimizer = torch.optim.LBFGS([w], lr=0.5) if dtype == f32 else master_weights([w], torch.optim.LBFGS, lr=0.5)
         seen = losses[dtype] = []
 
         def closure(w=w, target=target, optimizer=optimizer, seen=seen):

@@ -100,10 +100,29 @@ return %1, %2, %3, %4, %5, %7
 
 
 S, Z = torch.tensor(3.5), torch.tensor(0)
-UNARY = (
-    "sum mean prod amax amin argmax argmin cumsum cumprod cummax softmax log_softmax sort argsort all any logsumexp "
-    "squeeze nanmean max min"
-).split()
+UNARY = [
+    "sum",
+    "mean",
+    "prod",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "softmax",
+    "log_softmax",
+    "sort",
+    "argsort",
+    "all",
+    "any",
+    "logsumexp",
+    "squeeze",
+    "nanmean",
+    "max",
+    "min",
+]
 OF_0D = {
     **{name: lambda dim, s, name=name: getattr(s, name)(dim=dim) for name in UNARY},
     "sum keepdim": lambda dim, s: s.sum(dim, keepdim=True),

@@ -9,9 +9,8 @@ import functools
 import hashlib
 import warnings
 
-from torch import _castoff as _torch_castoff
-
 import _XLAC
+from torch import _castoff as _torch_castoff
 
 __all__ = ["install"]
 
