@@ -13,6 +13,7 @@ marked ``since("2.6", what)`` where the release is older, as it lacks what the t
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -27,25 +28,6 @@ else:
     import tomli as tomllib  # pytest's own
 
 PATCHES = Path(__file__).resolve().parent.parent / "patches"
-TOPICS = {
-    "test_adamw_example": "wide-weight-grad",
-    "test_amp_on_cpu": "amp-on-cpu",
-    "test_checkpoint_on_xla": "checkpoint-on-xla",
-    "test_dtype_properties": "mixed-operands",
-    "test_exact_casts": "exact-casts",
-    "test_master_weights": "wide-weight-grad",
-    "test_matmul_out_dtype": "matmul-out-dtype",
-    "test_matmul_out_dtype_autograd": "matmul-out-dtype",
-    "test_mixed_operands": "mixed-operands",
-    "test_native_mul": "native-mul",
-    "test_no_hidden_alias": "no-hidden-alias",
-    "test_out_dtype_op": "out-dtype-op",
-    "test_reduce_all": "reduce-all",
-    "test_wide_grads_module": "wide-weight-grad",
-    "test_wide_grads_sharded": "wide-weight-grad",
-    "test_wide_weight_grad": "wide-weight-grad",
-}
-"""The topic that a module's tests are of, for topics that not every pin has."""
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"
@@ -75,13 +57,26 @@ def torch_release():
     return None
 
 
+@functools.cache
+def topics_of_modules():
+    """For each module that a topic.toml names under `tests`, the topics that do, each with its [pins]."""
+    found = {}
+    for path in sorted(PATCHES.glob("*/*/topic.toml")):
+        topic = tomllib.loads(path.read_text(encoding="utf-8"))
+        for module in topic.get("tests", ()):
+            found.setdefault(Path(module).stem, []).append((topic["name"], topic["pins"]))
+    return found
+
+
 def why_not_in_this_pin(module, release):
-    """Why the topic of a module of tests is not part of the pin; None if it is."""
-    if module not in TOPICS:
-        return None
-    (path,) = PATCHES.glob(f"*/{TOPICS[module]}/topic.toml")
-    state = tomllib.loads(path.read_text())["pins"].get(release, "applies")
-    return None if state == "applies" else f"{TOPICS[module]} on torch {release}: {state}"
+    """Why no topic of a module of tests is part of the pin; None if one is, or if the module is of no topic."""
+    reasons = []
+    for name, pins in topics_of_modules().get(module, ()):
+        state = pins.get(release, "applies")
+        if state == "applies":
+            return None
+        reasons.append(f"{name} on torch {release}: {state}")
+    return "; ".join(reasons) or None
 
 
 def why_no_tpu():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from castoff.build.apply import Applied, apply_topics
@@ -37,6 +38,7 @@ from castoff.core.context import Context
 from castoff.core.places import cache_root
 from castoff.core.runner import Runner
 from castoff.model.pin import PROJECTS, Pin
+from castoff.model.topics import REGISTRY, registry
 
 
 def build(request: Request, console: Console) -> Path:
@@ -160,7 +162,11 @@ def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner
     tree = work / project
     tree.mkdir()
     own = [topic for topic in plan.topics if topic.project == project]
-    return apply_topics(own, plan.pin.name, base.path, tree, runner)
+    applied = apply_topics(own, plan.pin.name, base.path, tree, runner)
+    if not own:
+        return applied
+    generated = {f"{project}/{REGISTRY}": registry(plan.topics, project).encode()}
+    return replace(applied, added={**applied.added, **generated})
 
 
 def _compile(plan: Plan, compiler: Compiler | None, torch: TorchTree, context: Context) -> dict[str, Overlay]:

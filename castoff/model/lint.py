@@ -43,7 +43,7 @@ def lint_topics(root: Path) -> list[Finding]:
         TopicError: A topic.toml is malformed.
     """
     pins = sorted(path.stem for path in (root / "pins").glob("*.toml"))
-    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _readme, _registration)
+    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _readme, _installed)
     return [
         Finding(topic.key, *finding)
         for topic in load_topics(root / "patches")
@@ -190,26 +190,12 @@ def _readme(topic: Topic, root: Path, _pins: list[str]) -> Findings:
         yield f"a row with [`{topic.name}`{link} in the README's table of topics", "no such link", "Add the row."
 
 
-def _registration(topic: Topic, root: Path, _pins: list[str]) -> Findings:
-    """Check that importing the project installs the topic, and that CASTOFF_DISABLE knows its name."""
-    path = Path("patches") / topic.project / "kill-switch" / "files" / topic.project / "_castoff.py"
-    if topic.kind == "never":
-        return
-    modules = _registered((root / path).read_text(encoding="utf-8"))
-    if topic.name not in modules:
-        yield f"{topic.name!r} in TOPICS of {path}", f"only {', '.join(modules)}", "Add it: nothing else installs it."
-        return
-    module = modules[topic.name]
-    if module is not None and f"{topic.project}/{module}.py" not in topic.new_files():
-        yield f"files/{topic.project}/{module}.py, which TOPICS of {path} names", "no such file", "Correct one of them."
-
-
-def _registered(text: str) -> dict[str, str | None]:
-    """Return the names in the TOPICS of a module, with what they stand for if it is a mapping."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(one, ast.Name) and one.id == "TOPICS" for one in node.targets
-        ):
-            topics = ast.literal_eval(node.value)
-            return dict(topics) if isinstance(topics, dict) else dict.fromkeys(topics)
-    return {}
+def _installed(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
+    """Check that something puts a topic of torch_xla in force; one of torch may do so by interposition alone."""
+    needed = topic.project == "torch_xla" and topic.kind != "never"
+    if needed and not topic.module and not any(map(topic.hunks, topic.pins)):
+        yield (
+            "`module`, whose install() `import torch_xla` calls, or hunks",
+            "neither",
+            "Name the module in topic.toml: nothing else installs the topic.",
+        )

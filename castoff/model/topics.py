@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -84,6 +86,11 @@ class TopicFile(Model):
     """When the topic can be removed."""
     requires: Annotated[tuple[TopicKey, ...], unique] = ()
     """The topics that it needs, as "project/name"."""
+    after: Annotated[tuple[TopicKey, ...], unique] = ()
+    """Topics that go before it in builds that have them. Of two kernels for one operator, the later topic's is called
+    first."""
+    module: Annotated[str, matching(r"_[a-z0-9_]*|", "a module like '_my_topic'")] = ""
+    """Of torch_xla: the module whose install() puts it in force at import. Left out if hunks do."""
     tests: Annotated[
         tuple[Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")], ...], unique
     ] = ()
@@ -216,6 +223,32 @@ def select(topics: tuple[Topic, ...], pin: str) -> tuple[Topic, ...]:
     return tuple(topic for topic in topics if topic.applies(pin))
 
 
+KILL_SWITCH = "kill-switch"
+"""The topic of either project that holds the switch; it has none itself."""
+
+REGISTRY = "_castoff_topics.py"
+"""The generated file in the package of either project by which its Python half knows the topics of the build."""
+
+
+def registry(topics: Sequence[Topic], project: str) -> str:
+    """Return the text of a project's ``REGISTRY``.
+
+    Args:
+        topics: The topics of the build, all projects', in order.
+        project: "torch" or "torch_xla".
+    """
+    switched = [topic for topic in topics if topic.name != KILL_SWITCH]
+    own = [topic for topic in switched if topic.project == project]
+    others = [topic for topic in switched if topic.project != project]
+    modules = json.dumps({topic.name: topic.module for topic in own}, indent=4)
+    names = json.dumps([topic.name for topic in others], indent=4)
+    return (
+        '"""The topics of this build: made by castoff from each topic.toml, not to be edited."""\n\n'
+        "#: This project's, in the order of their installation, and the module whose install() puts each in force;\n"
+        f'#: "" where hunks do.\nTOPICS = {modules}\n\n#: The other project\'s.\nOTHERS = {names}\n'
+    )
+
+
 def _fail(topic: Topic, expected: str, found: str, next_step: str) -> None:
     raise TopicError(f"topic {topic.key} is not consistent", expected=expected, found=found, next_step=next_step)
 
@@ -232,6 +265,7 @@ def _load(folder: Path, project: str) -> Topic:
             fail(path, TopicError, [(key, f"{value!r}, the name of the folder", repr(getattr(read, key)))])
     topic = Topic(**dict(read), folder=folder)
     _check_files(topic)
+    _check_module(topic)
     return topic
 
 
@@ -263,19 +297,31 @@ def _check_files(topic: Topic) -> None:
         _fail(topic, "C++ sources, since topic.toml has [overlay]", "none", "Add the sources or remove [overlay].")
 
 
+def _check_module(topic: Topic) -> None:
+    installer = topic.folder / "files" / topic.project / f"{topic.module}.py"
+    if topic.module and not (topic.project == "torch_xla" and installer.is_file()):
+        _fail(
+            topic,
+            f"files/torch_xla/{topic.module}.py, as `module` says, whose install() puts the topic in force",
+            "no such file",
+            "Add the module, or mend `module`.",
+        )
+
+
 def _ordered(topics: dict[str, Topic]) -> tuple[Topic, ...]:
     for topic in topics.values():
-        for required in topic.requires:
-            if required not in topics:
-                _fail(topic, f"{required}, which it requires", "no such topic", "Add that topic or mend `requires`.")
-    sorter = TopologicalSorter({topic.key: topic.requires for topic in topics.values()})
+        for key, names, what in (("requires", topic.requires, "requires"), ("after", topic.after, "comes after")):
+            for name in names:
+                if name not in topics:
+                    _fail(topic, f"{name}, which it {what}", "no such topic", f"Add that topic or mend `{key}`.")
+    sorter = TopologicalSorter({topic.key: (*topic.requires, *topic.after) for topic in topics.values()})
     try:
         sorter.prepare()
     except CycleError as error:
         cycle = " -> ".join(error.args[1])
         raise TopicError(
             "topics require each other",
-            expected="`requires` without a cycle",
+            expected="`requires` and `after` without a cycle",
             found=cycle,
             next_step="Remove one of these requirements.",
         ) from error

@@ -19,7 +19,7 @@ from castoff.build.apply import apply_to_checkout
 from castoff.core.context import Context
 from castoff.core.errors import CheckoutError
 from castoff.model.pin import Pin
-from castoff.model.topics import Topic
+from castoff.model.topics import REGISTRY, Topic, registry
 from castoff.upstream.repository import Repository
 from castoff.upstream.source_tree import IDENTITY, Origin, upstream_tree
 
@@ -27,6 +27,7 @@ _TRAILER = re.compile(r"(?m)^Castoff-(Topic|Pin|State): (\S+)$")
 
 _NOT_EDITS = """\
 __pycache__/
+_castoff_topics.py
 *.egg-info/
 .hypothesis/
 .pytest_cache/
@@ -101,6 +102,7 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
             context.console.note(origin.about)
         (made / ".git" / "info").mkdir(exist_ok=True)
         (made / ".git" / "info" / "exclude").write_text(_NOT_EDITS, encoding="utf-8")
+        _write_registry(topics, project, made)
         own = [topic for topic in topics if topic.project == project]
         with context.console.step("apply", f"{len(own)} topics, a commit for each"):
             for topic in own:
@@ -145,6 +147,15 @@ def update(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, contex
     except BaseException:
         repository.git("reset", "--quiet", "--hard", before)
         raise
+    _write_registry(topics, project, folder)
+
+
+def _write_registry(topics: Sequence[Topic], project: str, folder: Path) -> None:
+    """Write the file that names the topics of the build; git does not look at it, since no topic owns it."""
+    if any(topic.project == project for topic in topics):
+        (folder / ".git" / "info" / "exclude").write_text(_NOT_EDITS, encoding="utf-8")
+        (folder / project).mkdir(exist_ok=True)
+        (folder / project / REGISTRY).write_text(registry(topics, project), encoding="utf-8")
 
 
 def _check_unedited(repository: Repository, commits: Sequence[TopicCommit], pin: str) -> None:

@@ -50,6 +50,7 @@ def test_the_whole_way(request_: Request, console: Console, log: io.StringIO, mo
     assert (folder / "constraints.txt").read_text() == "torch==2.9.0+castoff.3\ntorch_xla==2.9.0+castoff.3\n"
     torch = zipfile.ZipFile(next(folder.glob("torch-2.9.0+castoff.3-*.whl")))
     assert torch.read("torch/_answer.py") == b"answer = 42\n"
+    assert b'TOPICS = {\n    "answer": ""\n}' in torch.read("torch/_castoff_topics.py")
     assert b"third = 30\n" in torch.read("torch/other.py")
     assert b"__version__ = '2.9.0+castoff.3'" in torch.read("torch/version.py")
     assert TORCH_COMMIT.encode() in torch.read("torch/lib/libcastoff_torch.so")

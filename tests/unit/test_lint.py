@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from made_up import Tree, topic_toml
+from made_up import Tree
 
 from castoff.model.lint import lint_topics
 
@@ -30,10 +30,6 @@ def sound(tree: Tree) -> Path:
     with (tree.root / "CHANGELOG.md").open("a") as file:
         file.write("\n- `sound`: a thing.\n")
     (tree.root / "README.md").write_text("| [`sound`](patches/torch/sound) | a thing |\n")
-    switch = tree.root / "patches/torch/kill-switch/files/torch"
-    switch.mkdir(parents=True)
-    (switch / "_castoff.py").write_text('TOPICS = ("sound",)\n')
-    (tree.root / "patches/torch/kill-switch/topic.toml").write_text(topic_toml("kill-switch", "torch"))
     return folder
 
 
@@ -188,13 +184,17 @@ def test_a_row_of_the_readme_is_missing(sound: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topics", "expected"),
-    [
-        ('("other",)', "'sound' in TOPICS of patches/torch/kill-switch/files/torch/_castoff.py: only other"),
-        ('{"sound": "_sound"}', "files/torch/_sound.py, which TOPICS of patches/torch/"),
-    ],
+    ("module", "owed"),
+    [("", ["`module`, whose install() `import torch_xla` calls, or hunks: neither"]), ("_sound", [])],
 )
-def test_a_topic_that_nothing_installs(sound: Path, topics: str, expected: str) -> None:
-    (sound.parent / "kill-switch" / "files" / "torch" / "_castoff.py").write_text(f"TOPICS = {topics}\n")
-    (owed,) = _owed(sound)
-    assert owed.startswith(expected)
+def test_a_topic_that_nothing_installs(sound: Path, module: str, owed: list[str]) -> None:
+    patches = sound.parents[1]
+    (patches / "torch_xla").mkdir(exist_ok=True)
+    folder = sound.rename(patches / "torch_xla" / "sound")
+    (folder / "files/torch_xla").mkdir(parents=True)
+    (folder / "files/torch_xla/_sound.py").touch()
+    text = (folder / "topic.toml").read_text().replace('"torch"', '"torch_xla"')
+    (folder / "topic.toml").write_text((f'module = "{module}"\n' if module else "") + text)
+    (patches.parent / "README.md").write_text("| [`sound`](patches/torch_xla/sound) | a thing |\n")
+    found = [f"{finding.expected}: {finding.found}" for finding in lint_topics(patches.parent)]
+    assert found == owed

@@ -3,7 +3,7 @@ from made_up import Tree
 
 from castoff.core.errors import TopicError
 from castoff.core.places import ROOT
-from castoff.model.topics import load_topics, select
+from castoff.model.topics import load_topics, registry, select
 
 
 def test_topics_come_after_those_that_they_require(tree: Tree) -> None:
@@ -13,6 +13,28 @@ def test_topics_come_after_those_that_they_require(tree: Tree) -> None:
     keys = [topic.key for topic in load_topics(tree.root / "patches")]
     assert keys.index("torch/z") < keys.index("torch/a")
     assert set(keys) == {"torch/a", "torch/z", "torch_xla/b"}
+
+
+def test_topics_come_after_those_that_they_name_and_do_not_need_them(tree: Tree) -> None:
+    tree.topic("a", {}, after='["torch/z"]')
+    tree.topic("z", {}, pins='{"2.9" = "cannot: gone"}')
+    topics = load_topics(tree.root / "patches")
+    assert [topic.name for topic in topics] == ["z", "a"]
+    assert [topic.name for topic in select(topics, "2.9")] == ["a"]
+
+
+def test_a_build_knows_its_topics_and_their_modules(tree: Tree) -> None:
+    tree.topic("kill-switch", {})
+    tree.topic("hunks", {}, requires='["torch/kill-switch"]')
+    tree.topic("late", {"files/torch_xla/_late.py": ""}, "torch_xla", module='"_late"', requires='["torch_xla/soon"]')
+    tree.topic("soon", {"files/torch_xla/_at_once.py": ""}, "torch_xla", module='"_at_once"')
+    topics = load_topics(tree.root / "patches")
+    made: dict[str, object] = {}
+    exec(registry(topics, "torch_xla"), made)
+    assert (made["TOPICS"], made["OTHERS"]) == ({"soon": "_at_once", "late": "_late"}, ["hunks"])
+    assert list(made["TOPICS"]) == ["soon", "late"]
+    exec(registry(topics, "torch"), made)
+    assert (made["TOPICS"], made["OTHERS"]) == ({"hunks": ""}, ["soon", "late"])
 
 
 def test_only_topics_that_apply_are_selected(tree: Tree) -> None:
@@ -61,6 +83,8 @@ def test_a_malformed_topic_is_refused_by_key(tree: Tree, extra: dict[str, str], 
         ({"hunks/2.8.patch": ""}, {}, "hunks/2.8.patch"),
         ({"hunks/2.9.diff": ""}, {}, "hunks/2.9.diff"),
         ({}, {"requires": '["torch/none"]'}, "no such topic"),
+        ({}, {"after": '["torch/none"]'}, "no such topic"),
+        ({}, {"module": '"_x"'}, "no such file"),
         ({}, {"overlay": '{exports = ["a"]}'}, "none"),
     ],
 )

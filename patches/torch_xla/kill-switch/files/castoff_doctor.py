@@ -222,7 +222,7 @@ def _look_inside():
     xla = os.path.dirname(torch_xla.__file__)
     for topic in [*torch_castoff.TOPICS, *xla_castoff.TOPICS]:
         module = xla_castoff.TOPICS.get(topic)
-        if module is not None and not os.path.exists(os.path.join(xla, f"{module}.py")):
+        if module and not os.path.exists(os.path.join(xla, f"{module}.py")):
             answer["topics"][topic] = "not in this build"
         else:
             answer["topics"][topic] = "on" if torch_castoff.enabled(topic) else "off, by CASTOFF_DISABLE"

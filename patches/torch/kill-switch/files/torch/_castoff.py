@@ -7,13 +7,12 @@ off and gives stock behaviour back.
 import ctypes
 import functools
 import os
+import warnings
 
 from torch import version
+from torch._castoff_topics import OTHERS, TOPICS
 
 __all__ = ["TOPICS", "disabled_topics", "enabled", "library"]
-
-#: The topics of torch that ``CASTOFF_DISABLE`` can name; torch_xla has its own.
-TOPICS = ("data-setter", "grad-dtype", "graph-identity", "no-hidden-alias")
 
 _LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 _OVERLAY = os.path.join(_LIB, "libcastoff_torch.so")
@@ -38,6 +37,16 @@ def enabled(topic: str) -> bool:
     return not disabled_topics() & {topic, "all"}
 
 
+def _warn_of_unknown_topics() -> None:
+    """Warn of names in ``CASTOFF_DISABLE`` that are no topic of either project: a typing error, as a rule."""
+    known = {"all", *TOPICS, *OTHERS}
+    for name in sorted(disabled_topics() - known):
+        warnings.warn(
+            f"CASTOFF_DISABLE names no topic of this build: {name}. It knows: {', '.join(sorted(known))}.",
+            stacklevel=2,
+        )
+
+
 def _refuse_other_torch() -> None:
     """Raise ImportError if the overlay was built for another torch than this one."""
     if not os.path.exists(_OVERLAY):
@@ -54,3 +63,4 @@ def _refuse_other_torch() -> None:
 
 
 _refuse_other_torch()
+_warn_of_unknown_topics()

@@ -7,31 +7,15 @@ The last thing that ``import torch_xla`` does is `_install_topics`. ``CASTOFF_DI
 import ctypes
 import functools
 import importlib
-import warnings
 from pathlib import Path
 
 import torch
 from torch import _castoff as _torch_castoff
 
 from . import version
+from ._castoff_topics import TOPICS
 
 __all__ = ["TOPICS", "install_kernels", "library"]
-
-#: Each topic and the module whose ``install()`` puts it in force. A module that is not in this build
-#: belongs to a topic that is not in this build. Of two topics with a kernel for one operator, the later one's
-#: is called first: matmul-out-dtype checks an addmm's addend before mixed-operands looks at its factors.
-TOPICS = {
-    "amp-on-cpu": "_amp_on_cpu",
-    "reduce-all": "_reduce_all",
-    "checkpoint-on-xla": "_device_module",
-    "exact-casts": "_exact_casts",
-    "graph-identity": "_graph_identity",
-    "mixed-operands": "_mixed_operands",
-    "matmul-out-dtype": "_matmul_out_dtype",
-    "native-mul": "_native_mul",
-    "out-dtype-op": "_out_dtype_op",
-    "wide-weight-grad": "_wide_weight_grad",
-}
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
@@ -81,23 +65,10 @@ def _mismatch(what: str) -> str:
     )
 
 
-def _warn_of_unknown_topics() -> None:
-    """Warn of names in CASTOFF_DISABLE that are a topic of neither half: a typing error, as a rule."""
-    known = {"all", *TOPICS, *_torch_castoff.TOPICS}
-    unknown = sorted(_torch_castoff.disabled_topics() - known)
-    if unknown:
-        warnings.warn(
-            f"CASTOFF_DISABLE names no topic of this build: {', '.join(unknown)}. "
-            f"It knows: {', '.join(sorted(known))}.",
-            stacklevel=2,
-        )
-
-
 def _install_topics() -> None:
     """Put every topic that is in this build and not disabled in force."""
-    _warn_of_unknown_topics()
     for topic, module in TOPICS.items():
-        if _torch_castoff.enabled(topic) and (_HERE / f"{module}.py").exists():
+        if module and _torch_castoff.enabled(topic):
             importlib.import_module(f"{__package__}.{module}").install()
 
 
