@@ -59,7 +59,7 @@ pathlib.Path(sysconfig.get_path("purelib"), "castoff.pth").write_text(sys.argv[1
 }
 
 # Everyone who uses .venv holds its lock, shared, until the end (the descriptor stays open across
-# exec); who makes it anew holds it alone. So it never changes under a running build.
+# exec); who makes it again holds it alone. So it never changes under a running build.
 command -v flock >/dev/null ||
   fail 19 'flock is missing' 'flock is installed' 'no such command' 'Install util-linux.'
 exec 9>>"$venv.lock" ||

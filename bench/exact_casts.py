@@ -31,7 +31,7 @@ class Case:
 
     title: str  # what is compared
     step: str  # the argument of transformer_tracing.py
-    topics: tuple[str, ...] | None  # the topics that are in force in the patched environment; None: all of them
+    topics: tuple[str, ...] | None  # the topics that are active in the patched environment; None: all of them
     limit: float | None  # the highest ratio allowed; None: none is promised
 
     def disabled(self) -> str:

@@ -165,7 +165,7 @@ def check_listed(tree: Tree) -> None:
             "build_variables.bzl does not have the topics' C++ files",
             expected="core_trainer_sources has each of them, and names no file that is missing",
             found=", ".join(wrong),
-            next_step="Mend its hunk (castoff checkout, castoff refresh).",
+            next_step="Correct its hunk (castoff checkout, castoff refresh).",
         )
 
 
@@ -286,7 +286,7 @@ def check_in_force(python: Path, tree: Tree, runner: Runner) -> None:
     wrong = {name: library for name, library in found.items() if library != overlay_name("torch")}
     if wrong or "VariableHooks" not in found:
         raise VerifyError(
-            "upstream's files with the hunks are not in force",
+            "upstream's files with the hunks are not active",
             expected=f"{', '.join(tree.touched)} run in {overlay_name('torch')}",
             found=str(wrong or rows),
             next_step="Check that nothing else loads torch's libraries before torch does.",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the lock files anew: the newest versions, each with its hashes, for every CPython that they may
+# Make the lock files again: the newest versions, each with its hashes, for every CPython that they may
 # be installed in. No index is named in them: whoever installs uses their own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in

@@ -168,5 +168,5 @@ section 'README: before and after' \
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), for want of a CPython. All the rest is well, in $SECONDS s"
 else
-  echo "all is well, in $SECONDS s"
+  echo "no problems found, in $SECONDS s"
 fi

@@ -232,7 +232,7 @@ def _fail(completed: Completed, names: Sequence[str]) -> None:
         f"{' and '.join(names)} cannot be compiled",
         expected="each C++ file of the topics compiles without a warning, and the library links",
         found=first_error(completed),
-        next_step=f"Read the whole log: {completed.log} and mend the topic that it names.",
+        next_step=f"Read the whole log: {completed.log} and correct the topic that it names.",
     )
 
 

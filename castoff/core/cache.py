@@ -1,7 +1,7 @@
-"""The cache: everything that is kept between builds, by the hash of what it was made from.
+"""The cache: everything that is kept between builds, under the hash of its inputs.
 
 Nothing in it is ever changed in place. A folder appears by one rename, under a lock, so two builds
-at once are safe and a killed one leaves nothing that looks finished.
+can run at the same time, and a killed one leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cache:
 
     Args:
         root: The folder; made when needed.
-        console: Told when another build has to be waited for.
+        console: Reports that another build is being waited for.
     """
 
     def __init__(self, root: Path, console: Console) -> None:
@@ -72,9 +72,9 @@ class Cache:
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
-        """Lend an empty folder on the cache's file system, and remove it afterwards.
+        """Provide an empty folder on the cache's file system, and remove it afterwards.
 
-        The caller holds the lock of the same name, so what a killed build left there is litter.
+        The caller holds the lock of the same name, so whatever is there was left by a killed build.
 
         Args:
             name: The folder's name.
@@ -88,7 +88,7 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def ensure(self, folder: Path, name: str, make: Callable[[Path], None]) -> Path:
-        """Return a folder of the cache, made first if it is not there.
+        """Return a folder of the cache; make it first if it does not exist.
 
         Args:
             folder: The folder, one of this cache's.

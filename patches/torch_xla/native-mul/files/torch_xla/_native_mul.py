@@ -68,7 +68,7 @@ def state_of_compilation() -> tuple[str, ...]:
 
 
 def _in_force() -> bool:
-    """Whether the topic is; what to tell a user who asks for it in vain."""
+    """Whether the topic is; what to tell a user who asks for it without effect."""
     if _native is None:
         _warn_not_in_force()
     return _native is not None
