@@ -1,9 +1,9 @@
 """Compile: build one overlay library for each project from the topics' C++ files.
 
 They are compiled against the headers in the stock wheel and linked with its libraries, by the ninja of
-the lock file and the machine's own C++ compiler. An overlay is kept in the cache under a hash of everything
-that it is made from, so a build that changes no C++ compiles nothing; so is each object (``objects.py``), so
-a build that changes one file compiles that one.
+the lock file and the machine's own C++ compiler. The cache keeps each overlay and each object (``objects.py``)
+under a hash of its inputs: a build that changes no C++ compiles nothing, and one that changes a file compiles
+only that file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RPATHS = {"torch": "$ORIGIN", "torch_xla": "$ORIGIN/../../torch/lib"}
 _COMPILE_OPTIONS = (
     "-std=c++17",
     "-O2",
-    # As upstream's own build: some inline code differs without the first, and without the second torch's headers
+    # As in upstream's own build: some inline code differs without the first; without the second torch's headers
     # include every operator, which takes a third of the time.
     "-DNDEBUG",
     "-DAT_PER_OPERATOR_HEADERS",
@@ -212,10 +212,10 @@ def compile_overlays(
         context: The cache, the runner and the console.
 
     Returns:
-        By project, its overlay; none for a project of which no topic has C++ sources.
+        The overlays by project; none for a project without C++ sources.
 
     Raises:
-        CompileError: One does not compile, or does not show what the topics declare.
+        CompileError: One does not compile, or does not export what the topics declare.
     """
     jobs = {}
     for project in projects:
@@ -244,7 +244,7 @@ def compile_overlays(
 
 @dataclass(frozen=True)
 class _Job:
-    """Everything that determines an overlay: its project, and the topics whose files its sources may include."""
+    """The inputs of an overlay: its project, and the topics whose headers its sources may include."""
 
     project: str
     topics: Sequence[Topic]
@@ -270,7 +270,7 @@ class _Job:
         return json_hash({"link": [*_LINK_OPTIONS, _RPATHS[self.project]], "symbols": self.symbols(), "units": units})
 
     def library(self, folder: Path) -> Library:
-        """Return what is to be linked into a folder, which is made."""
+        """Return the library to link into a folder, which is created."""
         folder.mkdir()
         script = folder.with_suffix(".map")
         script.write_text(version_script(self.symbols()), encoding="utf-8")
@@ -281,7 +281,7 @@ class _Job:
         return Library(path, self.units(), flags, [self.torch.lib / "libtorch_cpu.so", self.torch.lib / "libc10.so"])
 
     def overlay(self, folder: Path, key: str) -> Overlay:
-        """Return the finished overlay in a folder, its symbols checked."""
+        """Return the finished overlay in a folder, with its symbols checked."""
         path = folder / overlay_name(self.project)
         symbols = self.symbols()
         _check_exports(path, symbols)
@@ -313,7 +313,7 @@ class _Job:
         return [Unit(source, flags, headers, inputs) for source in sources]
 
     def _before_torch(self, include: Path) -> dict[str, str]:
-        """Return the topics' headers that torch's own includes find in the place of torch's."""
+        """Return the topics' headers that replace torch's in torch's own includes."""
         found = {}
         for topic in self.topics:
             for header in topic.headers():
@@ -332,7 +332,7 @@ class _Job:
 
 
 def _options_of(compiler: Compiler) -> list[str]:
-    """Return what a compiler needs to be quick: GCC collects garbage often unless it may use 1.5 GB."""
+    """Return flags that make a compiler faster: GCC collects garbage often unless it may use 1.5 GB."""
     return [] if "clang" in compiler.version else ["--param=ggc-min-heapsize=1500000"]
 
 

@@ -107,35 +107,35 @@ class Cache:
         return folder
 
     def keep_folder(self, folder: Path, filled: Path) -> None:
-        """Put a finished folder, which is on the cache's file system, into its place.
+        """Move a finished folder, which is on the cache's file system, into the cache.
 
         Args:
-            folder: The place, whose lock the caller holds.
-            filled: What goes there.
+            folder: Its path in the cache, whose lock the caller holds.
+            filled: The finished folder.
         """
         folder.parent.mkdir(parents=True, exist_ok=True)
         filled.rename(folder)
 
     def keep_file(self, path: Path, finished: Path) -> None:
-        """Put a finished file, which is on the cache's file system, into its place; it may be there already.
+        """Move a finished file, which is on the cache's file system, into the cache, which may have it already.
 
         Args:
-            path: The place.
+            path: Its path in the cache.
             finished: The file.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         finished.replace(path)
 
     def trim(self, folder: Path, *, most: int) -> None:
-        """Remove what was not used for longest from a folder of the cache.
+        """Remove the least recently used entries of a folder of the cache.
 
         Args:
             folder: The folder.
-            most: How many entries stay.
+            most: The number of entries to keep.
         """
         entries = []
         for path in folder.iterdir() if folder.is_dir() else ():
-            with suppress(FileNotFoundError):  # another build trims it, too
+            with suppress(FileNotFoundError):  # another build removed it at the same time
                 entries.append((path.stat().st_mtime_ns, path))
         for _, path in sorted(entries, reverse=True)[most:]:
             if path.is_dir():
