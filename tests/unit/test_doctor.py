@@ -81,7 +81,7 @@ def test_an_environment_that_is_not_there(context: Context, tmp_path: Path) -> N
             doctor.examine(ROOT, python, False, context)
 
 
-def test_the_report_shows_next_steps_of_what_is_amiss() -> None:
+def test_the_report_shows_next_steps_of_problems() -> None:
     text = doctor.report([Finding("a", "ok", "fine", "unused"), Finding("b", "fault", "broken", "correct it")])
     assert "unused" not in text
     assert "→ correct it" in text

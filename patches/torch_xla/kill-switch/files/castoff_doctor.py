@@ -1,11 +1,10 @@
-"""Says whether the castoff build in this environment is whole, what is active, and whether a TPU is there.
+"""Checks the castoff build in this environment: its parts, the topics that are on, and the TPU.
 
     python -m castoff_doctor [--json] [--require-tpu]
 
-A module of its own, beside torch and torch_xla: it has to run where those cannot be imported. It needs
-the standard library only; what it learns by importing torch it learns in a process of its own. Exit
-status: 0 if no problems found, 1 if problems found. A missing TPU is wrong with ``--require-tpu``, or where
-PJRT_DEVICE asks for one.
+A separate module beside torch and torch_xla: it must run even if those cannot be imported. It needs only
+the standard library, and imports torch in a separate process. Exit status: 0 without problems, 1 with
+problems. A missing TPU is a problem with ``--require-tpu``, or if PJRT_DEVICE asks for one.
 """
 
 import argparse

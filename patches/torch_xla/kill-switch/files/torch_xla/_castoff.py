@@ -17,7 +17,7 @@ from . import version
 
 __all__ = ["TOPICS", "install_kernels", "library"]
 
-#: Each topic and the module whose ``install()`` puts it active. A module that is not in this build
+#: Each topic and the module whose ``install()`` enables it. A module that is not in this build
 #: belongs to a topic that is not in this build. Of two topics with a kernel for one operator, the later one's
 #: is called first: matmul-out-dtype checks an addmm's addend before mixed-operands looks at its factors.
 TOPICS = {
@@ -94,7 +94,7 @@ def _warn_of_unknown_topics() -> None:
 
 
 def _install_topics() -> None:
-    """Put every topic that is in this build and not disabled active."""
+    """Install every topic that is in this build and not disabled."""
     _warn_of_unknown_topics()
     for topic, module in TOPICS.items():
         if _torch_castoff.enabled(topic) and (_HERE / f"{module}.py").exists():
