@@ -58,8 +58,8 @@ pathlib.Path(sysconfig.get_path("purelib"), "castoff.pth").write_text(sys.argv[1
   echo "$wanted" >"$venv/made-from"
 }
 
-# Everyone who uses .venv holds its lock, shared, until the end (the descriptor stays open across
-# exec); who makes it anew holds it alone. So it never changes under a running build.
+# Every build that uses .venv holds its lock, shared, until the end (the descriptor stays open across
+# exec); a build that makes it again holds it alone. So it never changes under a running build.
 command -v flock >/dev/null ||
   fail 19 'flock is missing' 'flock is installed' 'no such command' 'Install util-linux.'
 exec 9>>"$venv.lock" ||

@@ -1,4 +1,4 @@
-"""The casts of models that nobody here wrote, under stock wheels and under castoff's.
+"""The casts of third-party models, under stock wheels and under castoff's.
 
 Audits a training step of small configurations of transformers' Llama, BERT, ViT, T5 and GPT-2, with random
 weights, in bfloat16, under autocast and in XlaFullyShardedDataParallel (bench/audited_models.py), in an

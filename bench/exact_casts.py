@@ -2,7 +2,7 @@
 
 Traces the steps of tests/ir/small_transformer.py in an environment with stock wheels and in one with patched
 wheels, under callgrind: under autocast, where exact-casts has casts to look at, and in bfloat16, where native-mul
-stands before every product and is asked for nothing. Exit status 1 if a ratio is above its limit.
+overrides every product and is not used. Exit status 1 if a ratio is above its limit.
 
 Needs valgrind and g++.
 """
@@ -31,7 +31,7 @@ class Case:
 
     title: str  # what is compared
     step: str  # the argument of transformer_tracing.py
-    topics: tuple[str, ...] | None  # the topics that are in force in the patched environment; None: all of them
+    topics: tuple[str, ...] | None  # the topics that are on in the patched environment; None: all of them
     limit: float | None  # the highest ratio allowed; None: none is promised
 
     def disabled(self) -> str:

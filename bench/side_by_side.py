@@ -1,4 +1,4 @@
-"""What the benchmarks share: one program, run in an environment with stock wheels and in one with patched wheels."""
+"""The benchmarks' common part: one program, run in an environment with stock wheels and in one with patched wheels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the patched wheels cost a training step that uses no topic: nothing.
+"""The cost of the patched wheels for a training step that uses no topic.
 
 Runs training_step.py in an environment with stock wheels and in one with patched wheels, compares
-the IR and HLO on CPU-XLA to the letter, and the instruction count of a CPU backward under callgrind.
+the text of IR and HLO on CPU-XLA, and the instruction count of a CPU backward under callgrind.
 Exit status 1 if the texts differ or the count is above --limit times stock's.
 
 Needs valgrind, and setuptools in both environments (torch.utils.benchmark asks for it).

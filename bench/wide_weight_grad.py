@@ -1,4 +1,4 @@
-"""What float32 gradients of bfloat16 weights are worth, and what they cost.
+"""The accuracy and the cost of float32 gradients of bfloat16 weights.
 
 Runs wide_gradients.py in an environment with stock wheels and in one with patched wheels: the relative
 error of a weight's gradient after 64 micro-batches, and under callgrind the instructions of tracing a

@@ -1,8 +1,8 @@
 """Checks Kubernetes manifests of the examples (check_manifests.py FILE [FILE …]).
 
-Against the types of the JobSet API and of the Kubernetes API under it, as the JobSet controller's own OpenAPI
-document gives them (in the package kubeflow-trainer-api). A field that they do not know, which a server drops
-without a word, is an error. So is what only the controllers say: how many pods a slice has.
+They are checked against the types of the JobSet API and of the Kubernetes API under it, from the JobSet
+controller's own OpenAPI document (in the package kubeflow-trainer-api). An unknown field, which a server drops
+silently, is an error. So is a wrong number of pods for a slice, which only the controllers check.
 """
 
 import sys
@@ -18,7 +18,7 @@ CHIPS = "google.com/tpu"
 
 
 def check(manifest: object) -> Iterator[str]:
-    """Yield what is wrong with a manifest."""
+    """Yield the problems of a manifest."""
     if not isinstance(manifest, dict) or (manifest.get("apiVersion"), manifest.get("kind")) != API:
         yield f"expected apiVersion and kind {API}"
         return
@@ -35,7 +35,7 @@ def check(manifest: object) -> Iterator[str]:
 
 
 def differences(given: object, understood: object, place: str) -> Iterator[str]:
-    """Yield the fields that were given and not understood."""
+    """Yield the fields of a manifest that the types do not have."""
     if isinstance(given, dict) and isinstance(understood, dict):
         for name, value in given.items():
             if name not in understood:
@@ -50,7 +50,7 @@ def differences(given: object, understood: object, place: str) -> Iterator[str]:
 
 
 def slice_problems(job: dict) -> Iterator[str]:
-    """Yield where the pods of a job do not make up the slice that they ask for."""
+    """Yield the jobs whose pods do not match the slice that they request."""
     spec = job["template"]["spec"]
     pod = spec["template"]["spec"]
     topology = pod.get("nodeSelector", {}).get("cloud.google.com/gke-tpu-topology")

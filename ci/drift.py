@@ -1,10 +1,10 @@
-"""Holds the topics against upstream as it is today, and says what changed since the last time.
+"""Checks the topics against today's upstream, and reports what changed since the last run.
 
     .venv/bin/python ci/drift.py OUT torch=main torch_xla=master [--before OUT] [--wheels torch=URL]
 
 Each PROJECT=AGAINST is a run of `castoff drift`: a branch, a release, or the folder of a checkout. OUT gets
-report.md, to be read, and drift.json, which is `--before` the next time. Exit status 1 if a topic fares
-otherwise than then, 2 if an upstream could not be looked at.
+report.md, for people, and drift.json, for `--before` of the next run. Exit status 1 if the result of a topic
+changed, 2 if an upstream could not be checked.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from castoff.upstream.drift import TEST_TOOLS
 
 CHANGED, NOT_LOOKED_AT = 1, 2
 _FINE = (Outcome.CLEAN.value, Outcome.ALREADY_UPSTREAM.value)
-_MOST_DETAIL = 4000  # characters of one conflict: a report is to be read
+_MOST_DETAIL = 4000  # characters of one conflict in the report
 
 
 @dataclass(frozen=True)
 class Fare:
-    """How a topic fares on an upstream."""
+    """The result of a topic on an upstream."""
 
     applies: str  # "yes", or the files that conflict
     upstream: str  # how much of it is upstream already
-    details: str = ""  # what a maintainer has to know of conflicts
+    details: str = ""  # the conflicts, for a maintainer
 
 
 def fare_of(row: Mapping[str, Any]) -> Fare:
-    """Return what `castoff drift --json` says of a topic."""
+    """Return the result of a topic from `castoff drift --json`."""
     conflicts = [one for one in row["files"] if one["outcome"] not in _FINE]
     failed = "" if row["applies"] else ", ".join(f"{one['path']}: {one['outcome']}" for one in conflicts)
     details = "" if row["applies"] else "\n".join(f"{one['path']}: {one['detail']}" for one in conflicts)
@@ -51,7 +51,7 @@ def fare_of(row: Mapping[str, Any]) -> Fare:
 
 
 def look(project: str, against: str, *options: str) -> tuple[dict[str, Fare], str]:
-    """Run `castoff drift`; return how each topic fares, or nothing and why not."""
+    """Run `castoff drift`; return the result of each topic, or nothing and the reason."""
     command = [sys.executable, "-m", "castoff", "drift", "--json", "--project", project, "--against", against, *options]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -63,7 +63,7 @@ def look(project: str, against: str, *options: str) -> tuple[dict[str, Fare], st
 
 
 def environment_of(index: str, folder: Path) -> Path:
-    """Install the newest torch of an index, releases to come included, and what tests need; return the Python."""
+    """Install the newest torch of an index, pre-releases included, and what tests need; return the Python."""
     runner = Runner(folder.with_name(f"{folder.name}-logs"), Console())
     settings = current_uv_environment(runner)
     python = folder / "bin" / "python"
@@ -76,7 +76,7 @@ def environment_of(index: str, folder: Path) -> Path:
 
 
 def changes(before: Mapping[str, Mapping[str, Fare]], now: Mapping[str, Mapping[str, Fare]]) -> Iterator[str]:
-    """Yield what is otherwise than before, for the upstreams that were looked at both times."""
+    """Yield the differences from before, for the upstreams that were checked both times."""
     for upstream in before.keys() & now.keys():
         for topic in sorted(before[upstream].keys() | now[upstream].keys()):
             old, new = before[upstream].get(topic), now[upstream].get(topic)
@@ -92,9 +92,9 @@ def report(now: Mapping[str, Mapping[str, Fare]], about: Mapping[str, str], chan
     """Return the report in Markdown.
 
     Args:
-        now: How each topic fares on each upstream.
-        about: What each upstream is, or why it could not be looked at.
-        changed: What changed; None if nothing is known of a time before.
+        now: The result of each topic on each upstream.
+        about: What each upstream is, or why it could not be checked.
+        changed: What changed; None if there is no earlier run.
     """
     lines = ["# Drift", ""]
     if changed is not None:
@@ -114,7 +114,7 @@ def report(now: Mapping[str, Mapping[str, Fare]], about: Mapping[str, str], chan
 
 
 def read(path: Path) -> dict[str, dict[str, Fare]] | None:
-    """Return how topics fared before, if that is known."""
+    """Return the results of the last run, if there are any."""
     if not path.is_file():
         return None
     written = json.loads(path.read_text(encoding="utf-8"))
@@ -146,7 +146,7 @@ def main() -> int:
                 now[upstream] = fares
     before = read(arguments.before / "drift.json") if arguments.before else None
     changed = None if before is None else sorted(changes(before, now))
-    # An upstream that is out of reach today is held against what was seen of it last.
+    # An upstream that is not reachable today keeps its last results for the next comparison.
     seen = {**(before or {}), **now}
     plain = {upstream: {topic: vars(fare) for topic, fare in fares.items()} for upstream, fares in seen.items()}
     (out / "drift.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")

@@ -3,12 +3,12 @@
     .venv/bin/python ci/environment.py patched DIR   the wheels in dist/, as the README installs them
     .venv/bin/python ci/environment.py tpu DIR       the same on a TPU host, with libtpu: --dist dist/2.9-tpu
     .venv/bin/python ci/environment.py stock DIR     the upstream releases that they were made from
-    .venv/bin/python ci/environment.py oracle DIR    the later torch that has Tensor.grad_dtype itself
-    .venv/bin/python ci/environment.py tools DIR     pytest and the like only, to lend another environment by PYTHONPATH
+    .venv/bin/python ci/environment.py oracle DIR    a later torch, which has Tensor.grad_dtype itself
+    .venv/bin/python ci/environment.py tools DIR     pytest and similar only, for another environment's PYTHONPATH
 
-Another pin's, with --pin 2.6, on the CPython that `castoff build` takes for it.
-Packages come by hard links from uv's cache: an environment costs seconds and hardly any disk. The
-patched wheels go through a cache of their own beside DIR, which would grow by 2 GB a build.
+With --pin 2.6, those of another pin, on the CPython that `castoff build` uses for it.
+Packages are hard links into uv's cache: an environment takes seconds and little disk space. The
+patched wheels have a separate cache beside DIR, as uv's would grow by 2 GB for each build.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def make(kind: str, folder: Path, dist: Path, pin_name: str, runner: Runner) -> 
         )
     with tempfile.TemporaryDirectory(dir=folder.parent) as own_cache:
         if kind == "tpu":
-            # As on a TPU host: nothing of upstream's own wheels, nor what only those require.
+            # As on a TPU host: without upstream's own wheels and without packages that only those require.
             ours = ["--constraint", dist / "constraints.txt", "--find-links", dist, *projects]
             install("tpu", "--cache-dir", Path(own_cache), *pinned, *ours)
             return
         install("stock", *pinned, *(f"{project}=={pin.upstream(project).version}" for project in projects))
         if pin_name == DEFAULT_PIN:
-            # The models that bench/audit_models.py audits; the tests of other pins have no use for them.
+            # The models that bench/audit_models.py audits; the tests of other pins do not need them.
             models = ROOT / "ci" / "models.lock"
             install("models", "--require-hashes", "--no-deps", "--requirement", models)
         if kind == "patched":
@@ -98,9 +98,9 @@ def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["patched", "tpu", "stock", "oracle", "tools"])
-    parser.add_argument("folder", type=Path, help="where the environment goes; must not exist")
+    parser.add_argument("folder", type=Path, help="the folder of the environment; must not exist")
     parser.add_argument("--pin", default=DEFAULT_PIN, help=f"the pin (default: {DEFAULT_PIN})")
-    parser.add_argument("--dist", type=Path, help="where the wheels are (default: dist/PIN-cpu)")
+    parser.add_argument("--dist", type=Path, help="the folder of the wheels (default: dist/PIN-cpu)")
     arguments = parser.parse_args()
     dist = arguments.dist or ROOT / "dist" / f"{arguments.pin}-cpu"
     console = Console()

@@ -1,14 +1,14 @@
-"""Proves the C++ hunks: upstream's own files, with them, in the place of the overlay.
+"""Proves the C++ hunks: compiles upstream's own files with them and replaces the overlay with the result.
 
     .venv/bin/python ci/hunk_proof.py --pin 2.6 --stock ENV --patched ENV --work DIR
 
-In a checkout of the pin with the topics, every C++ file that a hunk touches is compiled whole, against
+In a checkout of the pin with the topics, every C++ file that a hunk changes is compiled, against
 the wheel's headers and the tree, together with the topics' new files and the few files of upstream that
-those need because the stock library hides them. The result takes the place of libcastoff_torch.so in a
-copy of the environment with the patched wheels. There it has to pass the tests that the overlay passes,
-and upstream's test_autograd.py has to end as on stock wheels.
+those need because the stock library hides their symbols. The result replaces libcastoff_torch.so in a
+copy of the environment with the patched wheels. There it must pass the tests that the overlay passes,
+and upstream's test_autograd.py must have the same outcomes as on stock wheels.
 
-Objects are kept in castoff's cache. DIR is emptied first, but for the outcomes of upstream's tests.
+Objects are kept in castoff's cache. DIR is emptied first, except for the outcomes of upstream's tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from castoff.upstream.checkout import checkout, topic_commits
 from castoff.upstream.own_tests import SUITES, Runs, check, compare, install_tools
 from castoff.upstream.repository import Repository
 
-# What the touched files call and the stock libtorch_cpu.so hides.
+# Files whose symbols the changed files use and the stock libtorch_cpu.so hides.
 CLOSURE = (
     "torch/csrc/autograd/autograd_not_implemented_fallback.cpp",
     "torch/csrc/autograd/cpp_hook.cpp",
@@ -48,11 +48,11 @@ CLOSURE = (
     "torch/csrc/autograd/generated/ViewFuncs.cpp",
     "torch/csrc/autograd/input_buffer.cpp",
     "torch/csrc/autograd/utils/warnings.cpp",
-    # It and engine.cpp have to see one thread-local.
+    # This and engine.cpp must share one thread-local variable.
     "torch/csrc/distributed/autograd/engine/dist_engine.cpp",
 )
 
-# As upstream's build of the wheel has them, where they matter.
+# The flags of upstream's build of the wheel, as far as they matter.
 OPTIONS = (
     "-std=c++17",
     "-O2",
@@ -72,7 +72,7 @@ OPTIONS = (
     "-DUSE_TENSORPIPE",
 )
 
-# This tree's tests of what the hunks do.
+# This tree's tests of the hunks.
 TESTS = [
     "tests/torch/test_data_setter.py",
     "tests/torch/test_grad_dtype_conformance.py",
@@ -80,7 +80,7 @@ TESTS = [
     "tests/ir/test_issue_3718.py",
 ]
 
-# Upstream's generators, called for the one file that is wanted.
+# Upstream's generators, called for only the file that is needed.
 GENERATE = """
 import sys
 sys.path.insert(0, ".")
@@ -129,10 +129,10 @@ class Tree:
 
 
 def read_tree(folder: Path, runner: Runner) -> Tree:
-    """Return what the topics do to a checkout.
+    """Return the C++ files of a checkout with topics.
 
     Raises:
-        VerifyError: No hunk touches C++.
+        VerifyError: No hunk changes C++.
     """
     repository = Repository(folder, runner)
     base = repository.one("rev-parse", f"{topic_commits(repository)[0].commit}^")
@@ -150,10 +150,10 @@ def read_tree(folder: Path, runner: Runner) -> Tree:
 
 
 def check_listed(tree: Tree) -> None:
-    """Check that upstream's own list of what libtorch_cpu is compiled from has the topics' files.
+    """Check that upstream's list of libtorch_cpu's sources has the topics' files.
 
     Raises:
-        VerifyError: It lacks one, or names one that is not there.
+        VerifyError: It lacks one, or has one that does not exist.
     """
     lists: dict[str, list[str]] = {}
     exec((tree.folder / "build_variables.bzl").read_text(encoding="utf-8"), lists)  # noqa: S102 - as upstream's CMake does
@@ -165,7 +165,7 @@ def check_listed(tree: Tree) -> None:
             "build_variables.bzl does not have the topics' C++ files",
             expected="core_trainer_sources has each of them, and names no file that is missing",
             found=", ".join(wrong),
-            next_step="Mend its hunk (castoff checkout, castoff refresh).",
+            next_step="Correct its hunk (castoff checkout, castoff refresh).",
         )
 
 
@@ -194,10 +194,10 @@ def compile_units(tree: Tree, pin: Pin, torch: Path, context: Context) -> list[P
         CompileError: One does not compile.
     """
     compiler = find_compiler(context.runner)
-    # The guard says which torch the library is for; `import torch` asks every libcastoff_torch.so.
+    # The guard states which torch the library is for; `import torch` checks every libcastoff_torch.so.
     guard = ROOT / "patches/torch/kill-switch/overlay/guard.cpp"
     definitions = [f"-D_GLIBCXX_USE_CXX11_ABI={pin.cxx11_abi}", f'-DCASTOFF_TORCH_GIT_VERSION="{pin.torch.commit}"']
-    # The wheel's headers first: those of the tree are for what a wheel does not bring.
+    # The wheel's headers first, then the tree's for those that a wheel does not have.
     includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
     includes += ["-idirafter", ".", "-idirafter", "torch/csrc/api/include"]
     command = [str(compiler.path), *OPTIONS, *definitions, *includes]
@@ -229,7 +229,7 @@ def compile_units(tree: Tree, pin: Pin, torch: Path, context: Context) -> list[P
 
 
 def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path, runner: Runner) -> None:
-    """Link the objects into a library that shows what stock shows of them, and the topics' exports."""
+    """Link the objects into a library that exports the symbols that stock exports, and the topics' exports."""
     nm = runner.run(["nm", "--defined-only", "--extern-only", "--format=posix", *objects], name="nm").output
     ours = {line.split()[0] for line in nm.splitlines() if line.count(" ") >= 2}  # noqa: PLR2004
     shown = sorted(ours & (defined_symbols(torch / "lib/libtorch_cpu.so") | exports))
@@ -249,10 +249,10 @@ def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path,
 
 
 def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> Path:
-    """Copy the patched environment by hard links, with another library for the overlay; return its Python.
+    """Copy the patched environment by hard links, with this library instead of the overlay; return its Python.
 
     Raises:
-        VerifyError: The environment has no overlay, or the library is not what gets loaded.
+        VerifyError: The environment has no overlay, or another library is loaded.
     """
     subprocess.run(["cp", "--archive", "--link", patched, proof], check=True)
     python = proof / "bin" / "python"
@@ -264,7 +264,7 @@ def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> P
             found="no such file in a copy of it",
             next_step="Make it with ci/environment.py patched.",
         )
-    overlay.unlink()  # and not through the link
+    overlay.unlink()  # write a new file, not through the link
     shutil.copyfile(library, overlay)
     return python
 
@@ -286,7 +286,7 @@ def check_in_force(python: Path, tree: Tree, runner: Runner) -> None:
     wrong = {name: library for name, library in found.items() if library != overlay_name("torch")}
     if wrong or "VariableHooks" not in found:
         raise VerifyError(
-            "upstream's files with the hunks are not in force",
+            "upstream's files with the hunks are not in use",
             expected=f"{', '.join(tree.touched)} run in {overlay_name('torch')}",
             found=str(wrong or rows),
             next_step="Check that nothing else loads torch's libraries before torch does.",
@@ -305,10 +305,10 @@ def run_tests(python: Path, tests: Sequence[str], runner: Runner) -> str:
 
 
 def prove(arguments: argparse.Namespace, console: Console) -> None:
-    """Do it all.
+    """Prove the hunks of a pin.
 
     Raises:
-        CastoffError: What could not be proven.
+        CastoffError: A step failed.
     """
     work: Path = arguments.work.absolute()
     for part in ("environment", "library", *(() if arguments.checkout else ("torch",))):
@@ -325,7 +325,7 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
     check_listed(tree)
     stock, patched = (environment.absolute() / "bin/python" for environment in (arguments.stock, arguments.patched))
     torch = _torch(stock, runner)
-    with console.step("compile", f"{len(tree.units)} files; hunks touch {', '.join(tree.touched)}"):
+    with console.step("compile", f"{len(tree.units)} files; hunks change {', '.join(tree.touched)}"):
         generate(tree, stock, runner)
         objects = compile_units(tree, pin, torch, context)
         library = work / "library" / overlay_name("torch")
@@ -357,9 +357,9 @@ def main() -> int:
     parser.add_argument("--stock", type=Path, required=True, help="the environment with the pin's stock wheels")
     parser.add_argument("--patched", type=Path, required=True, help="the one with the patched wheels")
     parser.add_argument("--work", type=Path, required=True, help="a folder on the file system of the environments")
-    parser.add_argument("tests", nargs="*", default=TESTS, help="what to run of this tree's tests")
+    parser.add_argument("tests", nargs="*", default=TESTS, help="the tests of this tree to run")
     parser.add_argument("--checkout", type=Path, help="a checkout of torch to use; one is made if not given")
-    parser.add_argument("--outcomes", type=Path, help="a folder that keeps upstream's outcomes on stock, by hash")
+    parser.add_argument("--outcomes", type=Path, help="a folder for the outcomes of upstream's tests on stock, by hash")
     arguments = parser.parse_args()
     console = Console()
     try:

@@ -1,4 +1,4 @@
-"""The checks of ci/test_images.sh that are more than a line of shell.
+"""The checks of ci/test_images.sh that take more than a line of shell.
 
 same DIST DIST              the wheels are byte for byte the same
 cuda DIST                   exit status 0 if torch is a CUDA build
@@ -38,7 +38,7 @@ BUDGET_MB = {
     "libtpu": 420,
     "dependencies": 240,
 }
-"""How much disk each part of the image may take. The README states what they take."""
+"""The most disk space that each part of the image may use. The README states the sizes."""
 
 TOOLS = re.compile(
     r"(.*-)?(gcc|g\+\+|cc|c\+\+|cpp|clang|clang\+\+|ld|as|make|cmake|ninja|bazel|rustc|go|git|uv)(-[\d.]+)?|pip[\d.]*"
@@ -46,7 +46,7 @@ TOOLS = re.compile(
 """Programs that something could be built or installed with."""
 
 SETTINGS = ("etc", "root", "usr/local", "usr/share/castoff", "opt/castoff/pyvenv.cfg")
-"""Where an image has files that could name a host; the rest is packages."""
+"""The folders of an image with files that could contain a host name; the rest is packages."""
 
 # What an image's root file system is mounted with. /mnt is ours: the mount points in it are made in memory.
 MOUNTS = """
@@ -68,7 +68,7 @@ exec chroot --userspec="$user" "$root" "$@"
 
 
 def fail(expected: str, found: object) -> None:
-    """End with what was expected and what was found."""
+    """Exit with what was expected and what was found."""
     sys.exit(f"expected {expected}, found {found}")
 
 
@@ -96,7 +96,7 @@ def check_same(one: Path, other: Path) -> None:
 
 
 def check_builder() -> int:
-    """Run the builder as another user than the one that is calling, and return its exit status."""
+    """Run the builder as another user than the calling one, and return its exit status."""
     closed = [str(folder) for folder in (ROOT, *ROOT.parents) if not folder.stat().st_mode & stat.S_IXOTH]
     if closed:
         print(f"   NOT CHECKED as another user, who cannot see {closed}")
@@ -104,7 +104,7 @@ def check_builder() -> int:
     network = machine_network(os.environ)
     with tempfile.TemporaryDirectory() as work:
         image = builder_image(ROOT, Path(work), network=network, base=None)
-    with tempfile.TemporaryDirectory(dir="/tmp") as cache:  # our own may be under /root
+    with tempfile.TemporaryDirectory(dir="/tmp") as cache:  # castoff's own may be under /root
         Path(cache).chmod(0o777)
         os.environ["CASTOFF_CACHE"] = os.environ["UV_CACHE_DIR"] = cache
         job = builder_job(ROOT, image.tag, ["--target", "tpu", "--dry-run"], network, os.environ)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make the lock files anew: the newest versions, each with its hashes, for every CPython that they may
-# be installed in. No index is named in them: whoever installs uses their own.
+# Renew the lock files: the newest versions, each with its hashes, for every CPython that they may
+# be installed in. They name no index: the installing machine uses its own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each

@@ -166,7 +166,7 @@ section 'README: before and after' \
   .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \
   --patched "$work/patched/bin/python" "${on_2_1[@]}"
 if [[ -s $work/untested ]]; then
-  echo "NOT TESTED: pin$(<"$work/untested"), for want of a CPython. All the rest is well, in $SECONDS s"
+  echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"
 else
-  echo "all is well, in $SECONDS s"
+  echo "no problems found, in $SECONDS s"
 fi

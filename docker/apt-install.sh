@@ -9,7 +9,7 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet=2
 # shellcheck disable=SC2046  # the list is one word a package
 apt-get install --quiet=2 --yes --no-install-recommends $(cat "$1") >/dev/null || {
-  echo "expected Debian to have the versions in $(basename "$1"); it keeps the newest only: ci/relock.sh writes them anew" >&2
+  echo "expected Debian to have the versions in $(basename "$1"); it keeps the newest only: run ci/relock.sh to renew them" >&2
   exit 11
 }
 apt-get clean

@@ -1,6 +1,6 @@
 # The builder: all that ./build.sh needs, at fixed versions. castoff's tree, its caches and dist/ are mounted.
 #
-# ./build.sh --docker makes it and runs it. Its context is put together by castoff/container, which also lends the
+# ./build.sh --docker makes it and runs it. Its context is put together by castoff/container, which also gives it the
 # machine's own index and certificates for the time of the build, as secrets: they do not stay.
 #
 # glibc: an overlay that needs more than the platform tag of the base wheels allows is refused (castoff verify), so

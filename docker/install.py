@@ -1,8 +1,8 @@
-"""Puts the wheels of a dist folder, and what they require, into an environment: the steps of train.Dockerfile.
+"""Installs the wheels of a dist folder, and their requirements, into an environment: the steps of train.Dockerfile.
 
-    install.py dependencies ENVIRONMENT [--cuda install|leave-out]   makes it; what torch and torch_xla require
+    install.py dependencies ENVIRONMENT [--cuda install|leave-out]   makes it; the requirements of torch and torch_xla
     install.py torch|torch_xla ENVIRONMENT                           the wheel; libtpu with torch_xla, for a TPU
-    install.py check ENVIRONMENT [--cuda …]                          that nothing is missing and all else is whole
+    install.py check ENVIRONMENT [--cuda …]                          checks that nothing is missing or changed
 
 The folder is beside this file, dist/, with its manifest.json. A wheel with another hash than the manifest says is
 refused. Runs with the tools' Python, needs uv beside it, and the standard library only.
@@ -25,7 +25,7 @@ NETWORK = Path("/run/secrets/network")
 
 
 class RefusedError(Exception):
-    """The folder does not hold what the image is to be made of."""
+    """The folder does not have the wheels for the image."""
 
 
 def read_manifest(dist: Path) -> dict:
@@ -73,7 +73,7 @@ def sha256(path: Path) -> str:
 
 
 def cuda_requirements(wheel: Path, names: list[str]) -> list[str]:
-    """Return the lines by which a wheel requires the packages of these names."""
+    """Return the requirements of a wheel on the packages of these names."""
     with zipfile.ZipFile(wheel) as archive:
         member = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.parser.BytesParser().parsebytes(archive.read(member))
@@ -82,12 +82,12 @@ def cuda_requirements(wheel: Path, names: list[str]) -> list[str]:
 
 
 def missing(report: str) -> set[str]:
-    """Return the packages that are not there, by what `uv pip check` says."""
+    """Return the packages that `uv pip check` reports as missing."""
     return set(re.findall(r"requires `([\w.-]+)[^`]*`, but it's not installed", report))
 
 
 def uv(*arguments: str | Path, check: bool = True) -> str:
-    """Run uv, and return what it says."""
+    """Run uv, and return its output."""
     tool = Path(sys.executable).with_name("uv")
     network = f'[ ! -f {NETWORK} ] || . {NETWORK}; exec "$@"'
     command = ["/bin/sh", "-c", network, "sh", tool, *arguments, "--no-cache", "--no-progress"]

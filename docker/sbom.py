@@ -1,7 +1,7 @@
 """Writes the training image's bill of materials, in CycloneDX 1.6: sbom.py ENVIRONMENT TARGET.
 
-The Python packages as cyclonedx-py finds them, our wheels with their hashes, and Debian's packages, which it does
-not look for. Runs with the tools' Python, as a step of train.Dockerfile.
+It has the Python packages that cyclonedx-py finds, castoff's wheels with their hashes, and Debian's packages, which
+cyclonedx-py does not find. Runs with the tools' Python, as a step of train.Dockerfile.
 """
 
 import json
@@ -51,7 +51,7 @@ def debian_component(package: str, version: str, architecture: str, source: str,
 
 
 def with_hashes(bom: dict, manifest: dict) -> None:
-    """Add to our own wheels the hashes that the manifest has of them."""
+    """Add the hashes of the manifest to castoff's wheels."""
     hashes = {project.replace("_", "-"): wheel["sha256"] for project, wheel in manifest["wheels"].items()}
     if "libtpu" in manifest:
         hashes["libtpu"] = manifest["libtpu"]["sha256"]

@@ -2,9 +2,9 @@
 
 ``audit(fn, *args)`` runs a step on CPU-XLA, or any XLA device, in the user's own environment; ``castoff audit
 train.py:step`` does so from the command line. There ``watch`` sees each operation and keeps the graphs;
-``graph`` finds the conversions in them, ``casts`` says of each where, why and what to do, ``report`` counts,
-checks and writes. ``meta`` needs no device. Only ``watch``, ``operations``, ``modules`` and ``meta``
-import torch: ``program``, ``show`` and ``page`` are the command line's side of it.
+``graph`` finds the conversions in them, ``casts`` finds place, reason and remedy of each, ``report`` counts,
+checks and writes them. ``meta`` needs no device. Only ``watch``, ``operations``, ``modules`` and ``meta``
+import torch: ``program``, ``show`` and ``page`` belong to the command line.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
 
     Args:
         fn: The step: it computes with tensors on ``torch_xla.device()``. It may sync.
-        args: What it is called with.
+        args: Its arguments.
         calls: How often to call it; the last call counts. The first may make an optimizer's state.
         stablehlo: Whether to keep each graph as StableHLO too, for the TPU compiler.
-        kwargs: What it is called with by name.
+        kwargs: Its keyword arguments.
 
     Returns:
-        The report. Each cast in it names its IR line. What the last call computes is pending, as after any call.
+        The report. Each cast in it names its IR line. The results of the last call are pending, as after any call.
 
     Raises:
         ValueError: ``calls`` is less than 1.
-        Exception: Whatever ``fn`` raises.
+        Exception: Any exception of ``fn``.
     """
     import torch_xla
 
@@ -50,7 +50,7 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
         del kept
     watch = Watch(stablehlo=stablehlo)
     with watch.watching():
-        kept = fn(*args, **kwargs)  # what it returns is alive at the sync, as in a loop
+        kept = fn(*args, **kwargs)  # its result is alive at the sync, as in a loop
         watch.capture(result=kept)
     del kept
     step = watch.step()

@@ -1,4 +1,4 @@
-"""Casts: the conversions of a step, each with where, why, how exact, what it costs and what to do."""
+"""Casts: the conversions of a step, each with its place, reason, exactness, cost and remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ASKED = frozenset(
 """Functions of torch by which a program asks for a dtype."""
 
 CAST_NODES = ("ToCopyBackward", "CopyBackwards")
-"""How the names of nodes begin whose forward is a cast."""
+"""The beginnings of the names of nodes whose forward is a cast."""
 
 _PRODUCT_FUNCTIONS = frozenset({"mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "__matmul__", "mv", "out_dtype"})
 _NARROW = ("bf16", "f16")
@@ -59,7 +59,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Record:
-    """An operation that a step made, seen where torch hands it to the device."""
+    """An operation of a step, as torch dispatches it to the device."""
 
     number: int  # its number, from 1
     op: str  # its name, such as "aten._to_copy"
@@ -84,11 +84,11 @@ class Cast:
 
     number: int  # its number in the report, from 1
     graph: int  # the number of its graph, from 0
-    node: str | None  # the name of its IR node, such as "%20"; None if it cannot be told
+    node: str | None  # the name of its IR node, such as "%20"; None if it is unknown
     line: int | None  # the line of the graph's IR that it stands in
     ir: dict[str, list[str]]  # that line and those around it: "operands", "node" and "users"
     hlo: str  # its name in the HLO
-    origin: str  # what the HLO's metadata says that it comes from
+    origin: str  # where it comes from by the HLO's metadata
     operation: int  # the number of the operation of the step that it comes from, in order; 0 if that is not known
     source: str  # the dtype that it converts from, by XLA's name
     target: str  # the dtype that it converts to
@@ -118,7 +118,7 @@ class Cast:
 class Step:
     """What a step did."""
 
-    graphs: tuple[Graph, ...]  # the graphs that it handed to the device, in order
+    graphs: tuple[Graph, ...]  # the graphs that it ran on the device, in order
     records: Mapping[int, Record] = field(default_factory=dict)  # its operations, by number
 
 
@@ -134,13 +134,13 @@ def casts_of(step: Step) -> list[Cast]:
 
 
 def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, records: Mapping[int, Record]) -> Cast:
-    """Return all there is to say of a conversion.
+    """Return the description of a conversion.
 
     Args:
         number: Its number in the report.
         at: The number of its graph.
         graph: The graph; None on the meta device, where there is none.
-        conversion: What is known of it by itself.
+        conversion: The conversion.
         records: The operations of the step, by number.
     """
     record = records.get(conversion.record or 0)
@@ -201,7 +201,7 @@ def _installed(frame: Frame) -> bool:
 
 
 def _why(conversion: Conversion, record: Record | None, origin: Record | None) -> str:
-    """Return who asked for a conversion."""
+    """Return the reason of a conversion."""
     if record is None:
         return UNKNOWN
     if record.phase == OPTIMIZER:
@@ -211,7 +211,7 @@ def _why(conversion: Conversion, record: Record | None, origin: Record | None) -
     if conversion.of_product and record.function in _PRODUCT_FUNCTIONS and not record.autocast:
         return PRODUCT
     if record.op in _CAST_OPS and record.node.startswith(CAST_NODES) and not record.function:
-        # The derivative of a cast is a cast: whoever asked for the one asked for the other.
+        # The derivative of a cast is a cast: both have the same reason.
         record = origin or record
     return _why_forward(record)
 
@@ -226,7 +226,7 @@ def _why_forward(record: Record) -> str:
 
 @dataclass(frozen=True)
 class _Case:
-    """What decides what to do about a conversion."""
+    """The facts that decide the remedy of a conversion."""
 
     conversion: Conversion
     record: Record | None
@@ -243,20 +243,20 @@ class _Case:
 
     @property
     def narrow_product(self) -> bool:
-        """Whether it is of an elementwise product of narrow tensors, which XLA makes in float32.
+        """Whether it is of an elementwise product of narrow tensors, which torch_xla computes in float32.
 
-        A tensor is multiplied by a Python number in float32 whatever the setting, as the number is not rounded.
+        A tensor is multiplied by a Python number in float32 with any setting, as the number is not rounded.
         """
         return self.record is not None and self.record.op == "aten.mul" and self.record.narrow
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is within a node of the topic wide-weight-grad: that computes in float32 for the weight."""
+        """Whether it is in a node of the topic wide-weight-grad, which computes in float32 for the weight."""
         return self.record is not None and re.fullmatch(r"Wide\w+Backward0", self.record.node) is not None
 
     @property
     def of_the_user(self) -> bool:
-        """Whether what gets a gradient from the engine, or on stock wheels what gives it, is a leaf or a Function."""
+        """Whether the receiver of a gradient (on stock wheels, its producer) is a leaf or a Function."""
         assert self.record is not None
         node = (self.record.implicit or {}).get("demanded_by", self.record.node)
         return node.startswith("torch::autograd::AccumulateGrad") or not node[-1:].isdecimal()
@@ -276,7 +276,7 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
     (
         lambda case: case.conversion.exactness == EXACT_ROUND_TRIP,
         "exact-casts",
-        "castoff's wheels leave out the round trip",
+        "castoff's wheels remove the round trip",
     ),
     (
         lambda case: (
@@ -310,20 +310,20 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
     (
         lambda case: case.conversion.exactness == LOSSY_ROUND_TRIP,
         None,
-        "none: the value was rounded on the way here; keep it in one dtype",
+        "none: the value was rounded before; keep it in one dtype",
     ),
     (lambda case: case.why == ENGINE, None, f"{NEEDED}: the operand has that dtype, and its gradient too"),
     (lambda case: case.why == EXPLICIT, None, f"{NEEDED}, if the program wants that dtype here"),
 )
-"""When to do what: the topic that removes a conversion, and how; the first that fits. If none does, it is needed."""
+"""The topics that remove conversions, and how. The first that fits counts; if none does, the cast is needed."""
 
 
 def _remedy(case: _Case) -> tuple[str | None, str]:
-    """Return the topic that removes a conversion and what to do, or that it is needed."""
+    """Return the topic that removes a conversion and the remedy, or that it is needed."""
     return next(((topic, text) for applies, topic, text in _REMEDIES if applies(case)), (None, NEEDED))
 
 
 def counted(casts: Sequence[Cast], attribute: str) -> dict[str, int]:
-    """Return how many casts there are by an attribute of theirs, the most first."""
+    """Return the number of casts for each value of an attribute, the largest first."""
     counts = Counter(str(getattr(cast, attribute)) for cast in casts)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

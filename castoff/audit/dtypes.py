@@ -1,4 +1,4 @@
-"""What a conversion between two of XLA's dtypes can lose."""
+"""Whether a conversion between two of XLA's dtypes is exact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def size_of(dtype: str) -> int:
     """Return the bytes of one element.
 
     Args:
-        dtype: XLA's name of it, such as "bf16".
+        dtype: Its name in XLA, such as "bf16".
 
     Raises:
         ValueError: There is no such dtype.
@@ -43,7 +43,7 @@ def is_float(dtype: str) -> bool:
 def is_exact(source: str, target: str) -> bool:
     """Tell whether each finite value of ``source`` is one of ``target`` too.
 
-    Of dtypes that are not known the answer is no.
+    False for unknown dtypes.
     """
     if source == target:
         return True

@@ -1,4 +1,4 @@
-"""The pytest fixture ``cast_audit``: a plugin of pytest wherever castoff is installed."""
+"""The pytest fixture ``cast_audit``, a plugin of pytest in every environment with castoff."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from castoff.core.text_table import text_table
 
 @pytest.fixture
 def cast_audit() -> Callable[..., Report]:
-    """Audit a step, and fail the test if it has casts that it may not have.
+    """Audit a step, and fail the test if it has casts that are not allowed.
 
     ``cast_audit(fn, *args, max_casts=None, forbid=(), calls=1, **kwargs)`` calls ``fn(*args, **kwargs)`` as
     ``castoff.audit.audit`` does and returns the report. The test fails with a table of the casts if there are more

@@ -1,7 +1,7 @@
 """Reads a lazy graph, as IR and as the HLO that it lowers to, and finds its conversions.
 
-torch_xla prints both; ``castoff.audit.watch`` gives every node a scope ``castoff<N>.<M>``, which stands
-in the IR line and in the metadata of each HLO instruction made of it. So a conversion in the HLO is
+torch_xla prints both; ``castoff.audit.watch`` gives every node a scope ``castoff<N>.<M>``, which is
+in the IR line and in the metadata of each HLO instruction made from it. So a conversion in the HLO is
 traced to the IR line, and to the operation of the program, that it comes from.
 """
 
@@ -42,17 +42,17 @@ EXACTNESS = (EXACT_WIDENING, LOSSY_NARROWING, EXACT_ROUND_TRIP, LOSSY_ROUND_TRIP
 class Conversion:
     """A conversion between dtypes in the HLO of a graph."""
 
-    node: Node | None  # the IR node that it comes from; None if it cannot be told
-    record: int | None  # the number of the operation that it comes from; None if that was not watched
+    node: Node | None  # the IR node that it comes from; None if unknown
+    record: int | None  # the number of the operation that it comes from; None if that was not recorded
     hlo: str  # its name in the HLO, such as "convert.38"
-    origin: str  # what the HLO's metadata says that it comes from, such as "castoff6.6/xla__cast"
+    origin: str  # where it comes from by the HLO's metadata, such as "castoff6.6/xla__cast"
     source: str  # the dtype that it converts from
     target: str  # the dtype that it converts to
     shape: tuple[int, ...]  # the sizes of the tensor
     exactness: str  # one of EXACTNESS
-    of_product: bool  # whether it widens what a matrix product or convolution has just rounded, views aside
-    of_input: bool  # whether it converts an input of the graph, views aside
-    into_product: bool  # whether a matrix product or convolution takes it, views aside
+    of_product: bool  # whether it widens the rounded result of a matrix product or convolution, ignoring views
+    of_input: bool  # whether it converts an input of the graph, ignoring views
+    into_product: bool  # whether a matrix product or convolution uses it, ignoring views
 
     @property
     def bytes(self) -> int:
@@ -67,13 +67,13 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that a step handed to the device."""
+    """A graph that a step ran on the device."""
 
-    reason: str  # what made it run, such as "end of the step"
-    place: str  # the line of the program that did so; "" for the end of the step
+    reason: str  # why it ran, such as "end of the step"
+    place: str  # the line of the program that ran it; "" for the end of the step
     ir: tuple[str, ...]  # the lines of its IR
     hlo: str  # the HLO that it lowers to
-    stablehlo: bytes = b""  # the same as portable StableHLO, if that was asked for
+    stablehlo: bytes = b""  # the same as portable StableHLO, if requested
     partitions: int = 1  # the devices that its shardings are for
 
     @cached_property
@@ -86,7 +86,7 @@ class Graph:
         return _Conversions(self).all()
 
     def around(self, node: Node) -> dict[str, list[str]]:
-        """The lines of a node, of what it takes and of what takes it."""
+        """The lines of a node, of its operands and of its users."""
         users = [other.line for other in self.nodes.values() if node.name in other.operands]
         operands = [self.nodes[name].line for name in node.operands if name in self.nodes]
         lines = {"operands": operands, "node": [node.line], "users": users}
@@ -138,7 +138,9 @@ class _Conversions:
             at = taken[convert.op_name]
             taken[convert.op_name] += 1
             node = nodes[min(at, len(nodes) - 1)] if nodes else None
-            if self._instructions[convert.operands[0]].dtype != convert.dtype:  # lowerings also write those
+            if (
+                self._instructions[convert.operands[0]].dtype != convert.dtype
+            ):  # lowerings also write converts to the same dtype
                 found.append(self._conversion(convert, node))
         return found
 
@@ -163,7 +165,7 @@ class _Conversions:
         )
 
     def _behind(self, convert: Instruction) -> Instruction:
-        """Return what a conversion gets its elements from, views aside."""
+        """Return the instruction that a conversion gets its elements from, ignoring views."""
         inner = self._instructions[convert.operands[0]]
         while _is_view(inner):
             inner = self._instructions[inner.operands[0]]
@@ -188,5 +190,5 @@ def _is_view(instruction: Instruction) -> bool:
 
 
 def _origin(node: Node) -> str:
-    """Return what the metadata of the instructions of a node says that they come from."""
+    """Return the origin in the metadata of a node's instructions."""
     return (f"{node.scope}/{node.op}" if node.scope else node.op).replace("::", "__")

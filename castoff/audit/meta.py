@@ -1,9 +1,9 @@
-"""Audits a step on the meta device: no memory, no kernels, any batch size; with torch and nothing else.
+"""Audits a step on the meta device: no memory, no kernels, any batch size; with torch only.
 
 Tensors on the meta device have a shape and a dtype and no data, so a step costs the time of its Python.
-What is found: FLOPs by torch's own counter, the dtypes that flow through each module, every cast, and how
-many bytes of storage are alive at a time. Operations without a meta kernel are named; their results are
-guessed from their arguments.
+The report has FLOPs by torch's own counter, the dtypes in each module, every cast, and the bytes of storage
+that are alive at a time. Operations without a meta kernel are listed; their results are guessed from their
+arguments.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def audit_meta(load: Callable[[], Callable[[], object]]) -> dict[str, Any]:
     """Run a step on the meta device.
 
     Args:
-        load: Gives the step; it is called with torch's default device set to meta, so that it may make the model.
+        load: Returns the step; it is called with torch's default device set to meta, so that it can make the model.
 
     Returns:
-        What was found, as plain data: meta.schema.json says what is in it.
+        The report, as plain data: meta.schema.json describes it.
 
     Raises:
-        Exception: Whatever ``load`` or the step raises.
+        Exception: Any exception of ``load`` or the step.
     """
     with torch.device("meta"):
         _load_torch()
@@ -71,7 +71,7 @@ def audit_meta(load: Callable[[], Callable[[], object]]) -> dict[str, Any]:
 
 
 def _load_torch() -> None:
-    """Have torch import what it imports at the first operation of a kind, so that it is not part of the time."""
+    """Make torch import what it imports at its first operations, so that this is not part of the time."""
     with _MetaWatch().operations.noted():
         x = torch.empty(2, 3, 4, 4, requires_grad=True)
         y = torch.nn.functional.conv2d(x, torch.empty(4, 3, 1, 1)).flatten(2)
@@ -80,7 +80,7 @@ def _load_torch() -> None:
 
 
 class _MetaWatch:
-    """What is known of a step on the meta device so far."""
+    """The facts about a step on the meta device so far."""
 
     def __init__(self) -> None:
         self.operations = Operations(self._run)
@@ -92,7 +92,7 @@ class _MetaWatch:
         self._made: dict[int, tuple[str, str]] = {}
 
     def report(self, seconds: float) -> dict[str, Any]:
-        """Return what was found, as plain data."""
+        """Return the report, as plain data."""
         records = self.operations.records()
         casts = [
             _without_topics_of_xla(cast_of(number, 0, None, conversion, records))
@@ -193,7 +193,7 @@ class _MetaWatch:
 
 
 class Memory:
-    """Counts the bytes of the storages that a step makes, while they are alive."""
+    """Counts the bytes of the storages that a step makes while they are alive."""
 
     def __init__(self) -> None:
         self._alive: dict[int, tuple[weakref.ref[Any], int, str]] = {}
@@ -203,7 +203,7 @@ class Memory:
         self._peaks: Counter[str] = Counter()
 
     def given(self, values: list[torch.Tensor], phase: str) -> None:
-        """Note what an operation takes, in some phase of the step: what the step did not make is not counted."""
+        """Record the inputs of an operation in a phase of the step; what the step did not make is not counted."""
         for tensor in values:
             key = tensor.untyped_storage()._cdata
             if key not in self._alive and key not in self._given:
@@ -215,7 +215,7 @@ class Memory:
                 self._is_parameter(key)
 
     def made(self, values: list[torch.Tensor], phase: str) -> None:
-        """Note what an operation gives, in some phase of the step."""
+        """Record the results of an operation in a phase of the step."""
         for tensor in values:
             storage = tensor.untyped_storage()
             key = storage._cdata
@@ -228,7 +228,7 @@ class Memory:
             self._peaks["all"] = max(self._peaks["all"], sum(self._bytes.values()))
 
     def as_dict(self) -> dict[str, int]:
-        """Return the bytes, by what they are."""
+        """Return the bytes, by kind."""
         gradients = [leaf.grad for leaf in self._leaves.values() if leaf.grad is not None]
         return {
             "parameter_bytes": sum(_bytes(leaf) for leaf in self._leaves.values()),
@@ -239,7 +239,7 @@ class Memory:
         }
 
     def _is_parameter(self, key: int) -> None:
-        """A parameter that the step itself made is none of its activations."""
+        """Do not count a parameter that the step itself made as an activation."""
         if key in self._alive:
             reference, size, phase = self._alive[key]
             self._alive[key] = (reference, size, PARAMETER)
@@ -262,7 +262,7 @@ def _name(tensor: torch.Tensor) -> str:
 
 
 def _without_topics_of_xla(cast: Cast) -> Cast:
-    """What a topic of torch_xla does to a cast, nobody can tell without XLA's graph; torch's topics stay."""
+    """Remove the topics of torch_xla from a cast: their effect is only known from XLA's graph."""
     return cast if cast.topic in (None, "grad-dtype") else replace(cast, topic=None)
 
 
@@ -278,7 +278,7 @@ def _reason(error: Exception) -> str:
 
 
 def _guess(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
-    """Return what an operation might give: of what depends on data, the most that it can be."""
+    """Return the possible result of an operation: the largest one if its size depends on data."""
     name = str(func.overloadpacket).rpartition(".")[2]
     if name == "_local_scalar_dense":
         return torch.ones((), dtype=given[0].dtype, device="cpu").item()

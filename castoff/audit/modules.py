@@ -1,4 +1,4 @@
-"""Module paths: where in the tree of modules an operation runs."""
+"""Module paths: the place of an operation in the tree of modules."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ModulePaths:
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
-        self._roots: list[Any] = []  # their modules' ids are keys: they must stay
+        self._roots: list[Any] = []  # the ids of these modules are keys: the modules must stay alive
         self._parameters: dict[int, tuple[Callable[[], Any], str]] = {}
         self._here = threading.local()
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the modules that run; once."""
+        """Follow the modules that run; can be used once."""
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._begin)
         after = hooks.register_module_forward_hook(self._end, always_call=True)
@@ -39,7 +39,7 @@ class ModulePaths:
         return stack[-1] if stack else ""
 
     def parameter(self, tensor: Any) -> str:
-        """Return the path of the parameter that a tensor of an operation is; "" if it is none of a module seen here."""
+        """Return the path of the parameter that an operation's tensor is; "" if it is not one of a known module."""
         reference, name = self._parameters.get(id(tensor), (lambda: None, ""))
         return name if reference() is tensor else ""
 
@@ -71,5 +71,5 @@ class ModulePaths:
 
 
 def _below_functionalization(tensor: Any) -> Any:
-    """Return a tensor as operations see it that reach the device."""
+    """Return a tensor as operations on the device see it."""
     return torch._from_functional_tensor(tensor) if torch._is_functional_tensor(tensor) else tensor

@@ -1,4 +1,4 @@
-"""Sees the operations of a step, with torch and nothing else: which, where, in which module and phase."""
+"""Records the operations of a step, with torch only: their names, places, modules and phases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _BACKWARDS = ("backward", "grad", "_engine_run_backward")
 _DEPTH = 12
 
 Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Told an operation as it was noted, its function and arguments; returns its result."""
+"""Called with the record of an operation, its function and arguments; returns its result."""
 
 
 class Operations:
-    """Notes the operations that run within ``noted``.
+    """Records the operations that run within ``noted``.
 
     Args:
         handler: Runs each.
@@ -49,7 +49,7 @@ class Operations:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Note the operations that run; once."""
+        """Record the operations that run; can be used once."""
         record_casts = getattr(torch.autograd.graph, "record_implicit_casts", contextlib.nullcontext)
         with (
             self._paths.followed(),
@@ -74,7 +74,7 @@ class Operations:
         node = torch._C._current_autograd_node() if in_backward else None
         function, autocast = self._functions.current()
         if in_backward and function in _BACKWARDS:
-            function = ""  # on some devices a backward runs in the thread that calls it
+            function = ""  # on some devices a backward runs in the calling thread
         self._after_backward |= in_backward
         phase = self._phase(in_backward)
         if phase == OPTIMIZER and self._optimizers:
@@ -106,7 +106,7 @@ class Operations:
             return BACKWARD
         if self._paths.current():
             return FORWARD  # also in an optimizer's closure
-        # Clipping, scaling and updates by hand: after a backward, with nothing recorded.
+        # Clipping, scaling and manual updates: after a backward, without autograd.
         after = self._after_backward and not torch.is_grad_enabled()
         return OPTIMIZER if self._optimizers or after else FORWARD
 
@@ -129,7 +129,7 @@ class Operations:
 
 
 class _Dispatches(TorchDispatchMode):
-    """Sees each operation where torch hands it to the device."""
+    """Receives each operation as torch dispatches it to the device."""
 
     def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _Dispatches(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Knows which function of torch the program is in, and whether autocast was on when it called it."""
+    """Tracks which function of torch the program called, and whether autocast was on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Nodes:
-    """Knows which operation of the forward an autograd node is the derivative of.
+    """Tracks which operation of the forward an autograd node is the derivative of.
 
     torch numbers the nodes of each thread. A node is made before its operation reaches the device, so
     the newest number then is that of its node.
@@ -171,7 +171,7 @@ class _Nodes:
         self._made: dict[int, dict[int, Record]] = {}
 
     def made(self, record: Record) -> None:
-        """Note an operation that may have a node."""
+        """Record an operation that may have a node."""
         newest = torch.autograd._get_sequence_nr() - 1
         self._made.setdefault(threading.get_ident(), {}).setdefault(newest, record)
 
@@ -192,9 +192,9 @@ def _fits(op: str, node: str) -> bool:
 
 
 def _recomputed(records: dict[int, Record]) -> dict[int, Record]:
-    """Return those operations that a backward computes again, as what they were in the forward.
+    """Return the operations that a backward computes again, with their records of the forward.
 
-    There torch does not say which function of it the program is in.
+    In a backward torch does not report the function that the program called.
     """
     known = {
         (record.module, record.op, record.stack[:1]): record for record in records.values() if record.phase == FORWARD
@@ -210,10 +210,10 @@ def _recomputed(records: dict[int, Record]) -> dict[int, Record]:
 def _of_the_engine(
     records: dict[int, Record], copies: dict[int, tuple[Any, ...]], casts: list[Any] | None
 ) -> dict[int, Record]:
-    """Return those operations of a backward that are the engine's own conversions, marked as such.
+    """Return the operations of a backward that are the engine's own conversions, marked as such.
 
-    The engine converts what a node returned while the node is still the current one. Where the engine
-    records its conversions, they are found there; elsewhere, a conversion that no Python asked for, in a
+    The engine converts what a node returned while the node is still the current one. If the engine
+    records its conversions, the record is used; else a conversion that no Python code asked for, in a
     node that is not the derivative of a conversion, counts as the engine's: few formulas make their own.
 
     Args:
@@ -241,7 +241,7 @@ def _of_the_engine(
 
 
 def _narrow(args: tuple[Any, ...]) -> bool:
-    """Tell whether arguments are nothing but tensors of one 16-bit dtype. A number is a tensor of no dimensions."""
+    """Tell whether all arguments are tensors of one 16-bit dtype. A number is a tensor without dimensions."""
     dtypes = {arg.dtype if isinstance(arg, torch.Tensor) and arg.device.type != "cpu" else None for arg in args}
     return dtypes in ({torch.bfloat16}, {torch.float16})
 
@@ -254,13 +254,13 @@ def _autocast_is_on() -> bool:
 
 
 def lines() -> Iterator[Frame]:
-    """The lines of the program that led here, without torch's and ours, the innermost first."""
+    """The lines of the program that led here, without torch's and castoff's, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     count = 0
     while frame is not None and count < _DEPTH:
         file = frame.f_code.co_filename
         if file.startswith(_AUTOGRAD) and frame.f_code.co_name in _BACKWARDS:
-            return  # what calls the backward does not make what runs in it
+            return  # the caller of a backward does not make its operations
         if not file.startswith(_OURS) and not file.startswith("<frozen"):
             yield Frame(file, frame.f_lineno, frame.f_code.co_name)
             count += 1

@@ -1,4 +1,4 @@
-"""The audit as one page of HTML that needs nothing else."""
+"""The audit as one page of HTML without other files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def page(program: str, reports: Mapping[str, Report]) -> str:
 
     Args:
         program: What was audited.
-        reports: The reports by whose wheels they are of: "here", and maybe "stock".
+        reports: The reports by their wheels: "here", and "stock" if there is one.
     """
     data = {
         "program": program,

@@ -1,4 +1,4 @@
-"""``castoff audit``: runs a function of a user's program in their environment and reads what it reports."""
+"""``castoff audit``: runs a function of a user's program in their environment and reads the report."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from castoff.tpu.program import fault_of, packages_of, parse_target
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to know."""
+    """A request of the user."""
 
     program: Path  # the file
     function: str  # the function in it that is one step
     calls: int = 2  # how often to call it; the last call counts
     python: str | None = None  # the Python of the user's environment; the active one if None
-    topology: str | None = None  # the TPUs whose compiler is asked what it keeps; None for none
+    topology: str | None = None  # the topology for the TPU compiler; None for none
 
 
 def parse_request(target: str, calls: int, python: str | None, topology: str | None) -> Request:
-    """Read what was given on the command line.
+    """Read the arguments of the command line.
 
     Raises:
         AuditError: There is no such program.
@@ -45,7 +45,7 @@ def parse_request(target: str, calls: int, python: str | None, topology: str | N
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
-    """Check what was given with --forbid.
+    """Check the arguments of --forbid.
 
     Raises:
         AuditError: There is no such kind of cast.
@@ -56,7 +56,7 @@ def check_kinds(kinds: Sequence[str]) -> None:
                 "there is no such kind of cast",
                 expected=" or ".join(FORBIDDABLE),
                 found=kind,
-                next_step="Mend --forbid.",
+                next_step="Correct --forbid.",
             )
 
 
@@ -72,15 +72,15 @@ def audit_program(
     """Audit a user's function.
 
     Args:
-        request: What the user wants to know.
-        pin: The pin whose stock wheels and TPU compiler are meant.
-        compare_stock: Whether to do the same under stock wheels.
-        stock_python: The Python of an environment with these; one is made if None.
-        indexes: Package indexes to fetch them from, besides pip's own.
-        context: The means of the build.
+        request: The request of the user.
+        pin: The pin of the stock wheels and the TPU compiler.
+        compare_stock: Whether to do the same with stock wheels.
+        stock_python: The Python of an environment with stock wheels; one is made if None.
+        indexes: Package indexes to fetch stock wheels from, besides pip's own.
+        context: The cache, the runner and the console.
 
     Returns:
-        The report by whose wheels it is of: "here", and "stock" if asked for.
+        The report by its wheels: "here", and "stock" if requested.
 
     Raises:
         CastoffError: What went wrong.
@@ -103,7 +103,7 @@ def audit_program(
 
 
 def meta_program(request: Request, context: Context) -> dict[str, Any]:
-    """Run a user's function on the meta device and return what was found.
+    """Run a user's function on the meta device and return the report.
 
     Raises:
         CastoffError: What went wrong.
@@ -131,7 +131,7 @@ def _audit(request: Request, interpreter: Interpreter, more: Mapping[str, str], 
             f"{request.function}() computes nothing on XLA",
             expected="a function that computes with tensors on torch_xla.device()",
             found="no graph",
-            next_step="Move its model and inputs to torch_xla.device(), or ask with --meta.",
+            next_step="Move its model and inputs to torch_xla.device(), or use --meta.",
         )
     return report
 
@@ -159,7 +159,7 @@ def _run(
 
 
 def _on_tpu(report: Report, request: Request, compiler: TpuCompiler, context: Context) -> Report:
-    """Ask the TPU compiler what it keeps of each cast."""
+    """Count how many converts of each cast the TPU compiler keeps."""
     assert request.topology is not None
     kept = []
     with context.console.step("compile", f"for {request.topology}"):
@@ -175,7 +175,7 @@ def _on_tpu(report: Report, request: Request, compiler: TpuCompiler, context: Co
 
 
 def converts_by_origin(compiled: Compiled) -> Counter[tuple[str, str, str]]:
-    """Count the converts of optimised HLO by what they come from, the dtype before and the dtype after."""
+    """Count the converts of optimised HLO by origin, source dtype and target dtype."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for computation in parse_hlo(compiled.hlo).computations.values():
         dtypes = {inner.name: inner.dtype for inner in computation}

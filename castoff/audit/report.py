@@ -14,17 +14,17 @@ from castoff.audit.graph import EXACTNESS, Graph
 FORMAT = "castoff audit 1"
 
 FORBIDDABLE = tuple(name.replace(" ", "-") for name in EXACTNESS)
-"""What ``--forbid`` takes."""
+"""The values of ``--forbid``."""
 
 COLUMNS = ("casts", "bytes", "phase", "from → to", "exactness", "why", "module", "op", "where", "removed by")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found."""
+    """The result of an audit."""
 
     versions: Mapping[str, str]  # the versions of torch and torch_xla
-    graphs: tuple[Graph, ...]  # the graphs that the step handed to the device
+    graphs: tuple[Graph, ...]  # the graphs that the step ran on the device
     casts: tuple[Cast, ...]  # the conversions in them
 
     @property
@@ -37,11 +37,11 @@ class Report:
         return totals_of(self.casts)
 
     def faults(self, max_casts: int | None = None, forbid: Iterable[str] = ()) -> list[str]:
-        """Return what is wrong with the step by someone's own rules; nothing, if all is well.
+        """Return the violations of the user's limits.
 
         Args:
-            max_casts: How many casts between floating point dtypes there may be; None for any number.
-            forbid: Kinds that there may not be, of FORBIDDABLE.
+            max_casts: The highest number of casts between floating point dtypes; None for any number.
+            forbid: The forbidden kinds, of FORBIDDABLE.
 
         Raises:
             ValueError: There is no such kind.
@@ -60,13 +60,13 @@ class Report:
         return found
 
     def rows(self, *, everything: bool = False, tpu: bool = False) -> list[list[str]]:
-        """Return the cells of a table for a person: alike casts together, in the order of the program.
+        """Return the cells of a table for a person: one row for similar casts, in the order of the program.
 
-        Modules whose paths differ in numbers only, such as the layers of a stack, are alike.
+        Casts of modules whose paths differ only in numbers, such as the layers of a stack, are similar.
 
         Args:
-            everything: Also the conversions from and to integers.
-            tpu: With a column of how many of them the TPU compiler keeps.
+            everything: Whether to add the conversions from and to integers.
+            tpu: Whether to add a column with the number that the TPU compiler keeps.
         """
         groups: dict[tuple[str, ...], list[Cast]] = {}
         for cast in self.casts if everything else self.floating:
@@ -84,7 +84,7 @@ class Report:
         return rows
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain data: report.schema.json says what is in it."""
+        """Return the report as plain data: report.schema.json describes it."""
         return {
             "format": FORMAT,
             "versions": dict(self.versions),
@@ -95,10 +95,10 @@ class Report:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
-        """Return the report that some plain data is.
+        """Return the report from its plain data.
 
         Raises:
-            ValueError: It is none, or of another format.
+            ValueError: It is not a report, or of another format.
         """
         if data.get("format") != FORMAT:
             raise ValueError(f"expected a report of the format {FORMAT!r}; found {data.get('format')!r}")
@@ -128,7 +128,7 @@ def _graph(data: Mapping[str, Any]) -> Graph:
 
 
 def read_cast(data: Mapping[str, Any]) -> Cast:
-    """Return the cast that some plain data is."""
+    """Return the cast from its plain data."""
     frames = {name: Frame(**data[name]) if data[name] else None for name in ("place", "program")}
     return Cast(**{**data, **frames, "shape": tuple(data["shape"])})
 
@@ -149,7 +149,7 @@ def versions() -> dict[str, str]:
 
 
 def summary(report: Report) -> str:
-    """Return the counts of a report in some lines."""
+    """Return the counts of a report as text."""
     totals = report.totals()
     lines = [f"{totals['casts']} casts, {totals['bytes']:,} bytes moved by them in one step"]
     for name in ("phase", "why", "exactness", "topic"):
@@ -165,10 +165,10 @@ def summary(report: Report) -> str:
 
 
 def compared(reports: Mapping[str, Report]) -> list[list[str]]:
-    """Return the cells of a table that sets reports side by side, a column each.
+    """Return the cells of a table with a column for each report.
 
     Args:
-        reports: The reports by whose wheels they are of.
+        reports: The reports by their wheels.
     """
     totals = [report.totals() for report in reports.values()]
     rows = [["casts", *(str(total["casts"]) for total in totals)]]

@@ -1,4 +1,4 @@
-"""Shows audits: tables for a person, JSON for a program, files for later."""
+"""Shows audits: tables for a person, JSON for a program, and files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from castoff.tpu.program import WHEELS
 
 @dataclass(frozen=True)
 class Files:
-    """Where the user wants files."""
+    """The files to write."""
 
     html: Path | None  # the page; None for none
     report: Path | None  # the report as JSON; None for none
@@ -37,16 +37,16 @@ def show(
     """Show the audits of a step.
 
     Args:
-        program: What was audited, as the user named it.
-        reports: The reports by whose wheels they are of: "here", and maybe "stock".
-        max_casts: How many casts there may be.
-        forbid: The kinds that there may not be.
-        files: Where the user wants files.
+        program: The program, as the user named it.
+        reports: The reports by their wheels: "here", and "stock" if there is one.
+        max_casts: The highest number of casts.
+        forbid: The forbidden kinds.
+        files: The files to write.
         everything: Whether to show conversions from and to integers.
-        console: Where to show it.
+        console: Shows it.
 
     Returns:
-        What is not as it has to be.
+        The violations of the limits.
     """
     here = reports["here"]
     faults = here.faults(max_casts, forbid)
@@ -54,7 +54,7 @@ def show(
     if "stock" in reports:
         titles = [f"{WHEELS[name]} ({report.versions['torch_xla']})" for name, report in reports.items()]
         below += "\n\n" + text_table(["", *titles], compared(reports))
-    below += "".join(f"\nnot well: {fault}" for fault in faults)
+    below += "".join(f"\nproblem: {fault}" for fault in faults)
     columns, rows = _with_tpu(here, everything)
     data: dict[str, object] = {name: report.as_dict() for name, report in reports.items()}
     if files.report is not None:
@@ -66,7 +66,7 @@ def show(
 
 
 def _with_tpu(report: Report, everything: bool) -> tuple[list[str], list[list[str]]]:
-    """Return the table, with a column of what the TPU keeps if that is known."""
+    """Return the table, with a column for the TPU if that is known."""
     if all(cast.tpu is None for cast in report.casts):
         return list(COLUMNS), report.rows(everything=everything)
     return [*COLUMNS, "on the TPU"], report.rows(everything=everything, tpu=True)
@@ -81,18 +81,18 @@ def show_meta(
     file: Path | None,
     console: Console,
 ) -> list[str]:
-    """Show what was found on the meta device.
+    """Show a report of the meta device.
 
     Args:
-        program: What was run, as the user named it.
-        found: What was found: meta.schema.json says what is in it.
-        max_casts: How many casts there may be.
-        forbid: The kinds that there may not be.
-        file: Where it goes as JSON; None for nowhere.
-        console: Where to show it.
+        program: The program, as the user named it.
+        found: The report: meta.schema.json describes it.
+        max_casts: The highest number of casts.
+        forbid: The forbidden kinds.
+        file: The file for the report as JSON; None for none.
+        console: Shows it.
 
     Returns:
-        What is not as it has to be.
+        The violations of the limits.
     """
     report = Report(found["versions"], (), tuple(map(read_cast, found["casts"])))
     faults = report.faults(max_casts, forbid)
@@ -102,7 +102,7 @@ def show_meta(
         f"guessed: {guess['op']} × {guess['count']} at {guess['place']}: {guess['why']}"
         for guess in found["without_kernel"]
     ]
-    parts += [f"not well: {fault}" for fault in faults]
+    parts += [f"problem: {fault}" for fault in faults]
     if file is not None:
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     console.table(COLUMNS, rows, "\n".join(parts), {"program": program, "faults": faults, "meta": dict(found)})
@@ -127,7 +127,7 @@ def _meta_numbers(found: Mapping[str, Any]) -> str:
 
 
 def _bytes(count: int) -> str:
-    """Return a number of bytes as a person reads it."""
+    """Return a number of bytes for a person."""
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
     power = min((max(count, 1).bit_length() - 1) // 10, len(units) - 1)
     return f"{count / 1024**power:,.4g} {units[power]}"

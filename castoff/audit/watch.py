@@ -1,7 +1,7 @@
-"""Watches a step while it runs on XLA: in the user's environment, with torch_xla and nothing else.
+"""Records a step while it runs on XLA: in the user's environment, with torch_xla only.
 
-Each operation that reaches the device gets a lazy scope with its number in the name, so that the IR nodes it
-makes, and the HLO they lower to, say which operation they come from. What is computed is not changed.
+Each operation that reaches the device gets a lazy scope with its number in the name, so that its IR nodes and
+their HLO name the operation that they come from. The computation is not changed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _SYNCS = ("_xla_step_marker", "_xla_sync_multi")
 
 
 class Watch:
-    """Records what runs within ``watching``.
+    """Records the operations that run within ``watching``.
 
-    The tensors that are pending when it begins count as inputs only if they were synced before:
-    ``torch_xla.sync()`` first.
+    Tensors that are pending at the beginning are not inputs: call ``torch_xla.sync()`` before.
 
     Args:
         stablehlo: Whether to keep each graph as StableHLO too.
@@ -42,19 +41,19 @@ class Watch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Record what runs; once."""
+        """Record the operations that run; can be used once."""
         with _ir_debug(), self._sync_hooks(), self._operations.noted():
             yield
 
     def capture(
         self, reason: str = "end of the step", of: list[torch.Tensor] | None = None, result: object = None
     ) -> None:
-        """Keep the graph that is about to run.
+        """Store the graph that is about to run.
 
         Args:
-            reason: What makes it run.
-            of: The tensors whose graph it is; all that were made here and are alive if None.
-            result: What the step returned.
+            reason: Why it runs.
+            of: The tensors of the graph; all that were made here and are alive if None.
+            result: The result of the step.
         """
         roots = self._pending(result) if of is None else of
         if not roots:
@@ -69,14 +68,14 @@ class Watch:
         self._graphs.append(Graph(reason, place, tuple(ir.splitlines()), hlo, stablehlo, partitions))
 
     def step(self) -> Step:
-        """Return what was recorded."""
+        """Return the recorded step."""
         return Step(tuple(self._graphs), self._operations.records())
 
     def _pending(self, result: object) -> list[torch.Tensor]:
-        """Return what is alive of what was made here.
+        """Return the tensors that were made here and are alive.
 
-        Where torch keeps a copy of a tensor that shares its data, what was seen of it is gone: gradients and
-        what the step returned are asked for themselves.
+        If torch keeps a copy that shares a tensor's data, the recorded tensor is dead: so gradients and the
+        result of the step are added.
         """
         self._live = {key: reference for key, reference in self._live.items() if reference() is not None}
         found = [tensor for reference in self._live.values() if (tensor := reference()) is not None]
@@ -103,7 +102,7 @@ class Watch:
 
     @contextlib.contextmanager
     def _sync_hooks(self) -> Iterator[None]:
-        """See the program's own syncs, which run what is pending."""
+        """Record the program's own syncs, which run the pending graph."""
         kept = {name: getattr(_XLAC, name) for name in _SYNCS}
 
         def seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,7 +143,7 @@ def _on_xla(tensor: torch.Tensor) -> bool:
 
 
 def _reads(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Tell whether an operation brings a value to the host, for which its graph runs."""
+    """Tell whether an operation copies a value to the host, which runs its graph."""
     if not any(map(_on_xla, tensors(args))):
         return False
     if name in ("aten._local_scalar_dense", "aten.is_nonzero", "aten.equal"):

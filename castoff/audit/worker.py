@@ -1,9 +1,9 @@
-"""Audits a function of a program: run with the Python of the environment whose torch is asked.
+"""Audits a function of a program: run with the Python of the user's environment.
 
-``python worker.py KIND PROGRAM.py FUNCTION CALLS REPORT.json`` calls it and writes what it found to REPORT.json.
+``python worker.py KIND PROGRAM.py FUNCTION CALLS REPORT.json`` calls it and writes the report to REPORT.json.
 KIND is ``xla``; ``stablehlo``, for a report that has StableHLO for the TPU compiler too; or ``meta``, on the meta
-device. What the program prints goes where it always does. If the program is at fault, or the environment, the
-last line of standard output is JSON that says how.
+device. The program's output is not redirected. If the program or the environment is wrong, the last line of
+standard output is JSON with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> int:
     if sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
     sys.path.insert(0, str(Path(program).parent))
-    # Packages of the user's environment, for one that has torch and torch_xla only; and castoff itself.
+    # Packages of the user's environment, for an environment with torch and torch_xla only; and castoff itself.
     more = [path for path in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if path]
     sys.path += [*more, str(Path(__file__).parents[2])]
     from castoff.tpu.trace import fault
@@ -32,14 +32,14 @@ def main() -> int:
     try:
         importlib.import_module(needed)
     except ImportError as error:
-        return fault(f"{needed} can be imported", str(error), "Name an environment that has it with --python.")
+        return fault(f"{needed} can be imported", str(error), "Give an environment that has it with --python.")
     try:
         found = _on_meta(program, function) if kind == "meta" else _on_xla(program, function, int(calls), kind)
     except Exception as error:  # noqa: BLE001 - whatever a user's program raises
         traceback.print_exc()
         where = "on the CPU" if kind != "meta" else "with torch's default device set to meta"
         return fault(
-            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", f"Mend it; it runs {where}."
+            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", f"Correct it; it runs {where}."
         )
     Path(report).write_text(json.dumps(found), encoding="utf-8")
     return 0

@@ -1,9 +1,9 @@
-"""Apply: the topics' files and hunks, laid on the members of a wheel or on an upstream checkout.
+"""Apply: put the topics' files and hunks into a wheel's members or an upstream checkout.
 
-Only the members that a hunk touches are taken out of the wheel. `git apply` does the work, with no
-fuzz, and its exit codes tell the outcome; its wording, which changes, is never read. Every topic of
+Only the members that a hunk changes are unpacked from the wheel. `git apply` applies the hunks, with no
+fuzz, and its exit codes give the outcome; its messages, which change, are never parsed. Every topic of
 a wheel is tried before anything is reported. Hunks on C++ and on the lists of C++ files are for
-checkouts: a wheel has no such files, and they are passed over there by name.
+checkouts: a wheel has no such files, so they are skipped there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECKOUT_ONLY_SUFFIXES = (*CPP_SUFFIXES, ".bzl")
 
 
 class Outcome(Enum):
-    """What became of one file of a topic."""
+    """The outcome of one file of a topic."""
 
     CLEAN = "clean"
     ALREADY_UPSTREAM = "already upstream"
@@ -46,21 +46,21 @@ class Trial:
 
     topic: str  # the topic's full name
     path: str  # the file, as the wheel has it
-    outcome: Outcome  # what became of it
+    outcome: Outcome  # the outcome
     detail: str  # for a person: what was expected and what is there; empty if clean
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What the topics make of a wheel's Python files."""
+    """A wheel's Python files with the topics."""
 
     changed: dict[str, bytes]  # the new contents of members that the wheel has
     added: dict[str, bytes]  # the contents of members that it does not have
-    trials: tuple[Trial, ...]  # what became of each file
+    trials: tuple[Trial, ...]  # the outcome of each file
 
 
 def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, runner: Runner) -> Applied:
-    """Lay topics on a wheel.
+    """Apply topics to a wheel.
 
     Args:
         topics: The topics of the wheel's project, in order.
@@ -97,10 +97,10 @@ def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, run
 
 
 def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tuple[str, ...]:
-    """Lay one topic on an upstream checkout, with everything that it has besides overlay/.
+    """Apply one topic to an upstream checkout, with everything in it except overlay/.
 
     Args:
-        topic: The topic; those that it requires are in the checkout.
+        topic: The topic; those that it requires are already in the checkout.
         pin: The pin's name.
         tree: The checkout.
         runner: Runs git.
@@ -125,7 +125,7 @@ class Fit:
 
     topic: str  # its full name
     pin: str | None  # the pin whose hunks fit, or if none do the first that was tried; None if the topic has no hunks
-    trials: tuple[Trial, ...]  # what became of each file
+    trials: tuple[Trial, ...]  # the outcome of each file
     skipped: tuple[str, ...]  # the files with hunks that a wheel does not have
 
     @property
@@ -137,7 +137,7 @@ class Fit:
 def try_topics(
     topics: Sequence[Topic], pins: Mapping[str, Sequence[str]], source: Path, tree: Path, runner: Runner
 ) -> tuple[Fit, ...]:
-    """Try topics on an upstream tree or wheel, which stays as it is.
+    """Try topics on an upstream tree or wheel, which is not changed.
 
     Args:
         topics: The topics of its project, in order. Each is tried on top of those before it that fit.
@@ -171,7 +171,7 @@ def _try_topic(topic: Topic, pins: Sequence[str], target: _Target, runner: Runne
 
 
 class _Wheel:
-    """The members of a wheel, each put into a folder when it is first asked for."""
+    """The members of a wheel, each unpacked into a folder when it is first needed."""
 
     name = "the wheel"
 
@@ -206,7 +206,7 @@ class _Checkout:
 
 
 class _Copy(_Checkout):
-    """The files of a checkout that stays as it is, each copied to a folder when it is first asked for."""
+    """The files of a checkout that is not changed, each copied to a folder when it is first needed."""
 
     def __init__(self, source: Path, tree: Path) -> None:
         super().__init__(tree)
@@ -226,7 +226,7 @@ def _new_files(topic: Topic, files: Mapping[str, Path], target: _Target) -> list
     trials: list[Trial] = []
     for path, source in files.items():
         if target.has(path):
-            detail = f"files/ holds new files only, but {target.name} or an earlier topic has this one already"
+            detail = f"files/ is for new files only, but {target.name} or an earlier topic already has this one"
             trials.append(Trial(topic.key, path, Outcome.CONFLICT, detail))
             continue
         (target.tree / path).parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,9 @@ class _Hunks:
         if any(trial.outcome is not Outcome.CLEAN for trial in trials):
             return trials
         if trials and self._git(*self._only([trial.path for trial in trials])) is None:
-            return [self._trial(self._patch.name, Outcome.CORRUPT, "its files are clean each alone, but not together")]
+            return [
+                self._trial(self._patch.name, Outcome.CORRUPT, "each of its files applies alone, but not all together")
+            ]
         return [trial if (self._tree / trial.path).exists() else self._removed(trial.path) for trial in trials]
 
     def _removed(self, path: str) -> Trial:
@@ -276,7 +278,7 @@ class _Hunks:
         if self._git("--check", *only) is not None:
             return self._trial(path, Outcome.CLEAN, "")
         if self._git("--check", "--reverse", *only) is not None:
-            return self._trial(path, Outcome.ALREADY_UPSTREAM, "the file reads already as the hunks would make it")
+            return self._trial(path, Outcome.ALREADY_UPSTREAM, "the file already has the lines of the hunks")
         return self._trial(path, Outcome.CONFLICT, self._conflict(path))
 
     def _trial(self, path: str, outcome: Outcome, detail: str) -> Trial:
@@ -298,22 +300,22 @@ class _Hunks:
         return completed.output if completed.returncode == 0 else None
 
     def _conflict(self, path: str) -> str:
-        """Show the first hunk that has no place in the file."""
+        """Show the first hunk that does not match the file."""
         assert self._patch is not None
         present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
         for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
             if not _occurs(expected, present):
-                # A few lines more: earlier topics may have moved the place.
+                # A few lines more: earlier topics may have moved the lines.
                 window = present[max(start - 1 - _AROUND, 0) : start - 1 + len(expected) + _AROUND]
                 return (
                     f"the hunk at line {start} expects\n{_quote(expected)}\n"
                     f"and the file has there\n{_quote(window) if window else '    (the end of the file)'}"
                 )
-        return "each hunk has its place, but not in this order"
+        return "each hunk matches the file, but not in this order"
 
 
 def git_environment(tree: Path) -> dict[str, str]:
-    """Keep git from finding a repository around the tree (it would skip files), and from its user's settings."""
+    """Return the environment of git, without the user's settings and any repository around the tree."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     environment.update(
         GIT_CEILING_DIRECTORIES=str(tree.resolve().parent),
@@ -359,7 +361,7 @@ def _error(failed: list[Trial], pin: str, where: str) -> ApplyError:
         reports.append(f"{trial.topic}: {trial.path}: {trial.outcome.value}\n  {detail}")
     first = failed[0]
     advice = {
-        Outcome.ALREADY_UPSTREAM: f"Drop the hunk, or say 'upstream' for {pin} in topic.toml.",
+        Outcome.ALREADY_UPSTREAM: f"Remove the hunk, or set {pin} to 'upstream' in topic.toml.",
         Outcome.CORRUPT: "Export the patch again with git diff.",
     }
     return ApplyError(
@@ -367,6 +369,6 @@ def _error(failed: list[Trial], pin: str, where: str) -> ApplyError:
         expected="every file of every topic applies cleanly",
         found="\n".join(reports),
         next_step=advice.get(
-            first.outcome, f"Make patches/{first.topic} fit the file as it is there, then do the same again."
+            first.outcome, f"Adapt patches/{first.topic} to that file, then run the same command again."
         ),
     )

@@ -1,9 +1,9 @@
-"""Compile: the topics' C++ files, made into one overlay library for each project.
+"""Compile: build one overlay library for each project from the topics' C++ files.
 
 They are compiled against the headers in the stock wheel and linked with its libraries, by the ninja of
-the lock file and the machine's own C++ compiler. An overlay is kept in the cache under a hash of everything
-that it is made from, so a build that changes no C++ compiles nothing; so is each object (``objects.py``), so
-a build that changes one file compiles that one.
+the lock file and the machine's own C++ compiler. The cache keeps each overlay and each object (``objects.py``)
+under a hash of its inputs: a build that changes no C++ compiles nothing, and one that changes a file compiles
+only that file.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ GLUE = Path(__file__).resolve().parent / "overlay"
 _MOST_OVERLAYS = 100
 
 TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_global_deps.so", "libtorch_python.so")
-"""The libraries of the torch wheel that a build looks into."""
+"""The libraries of the torch wheel that a build reads."""
 
 _RPATHS = {"torch": "$ORIGIN", "torch_xla": "$ORIGIN/../../torch/lib"}
 
 _COMPILE_OPTIONS = (
     "-std=c++17",
     "-O2",
-    # As upstream's own build: some inline code differs without the first, and without the second torch's headers
+    # As in upstream's own build: some inline code differs without the first; without the second torch's headers
     # include every operator, which takes a third of the time.
     "-DNDEBUG",
     "-DAT_PER_OPERATOR_HEADERS",
@@ -67,7 +67,7 @@ class Compiler:
     """A C++ compiler."""
 
     path: Path
-    version: str  # how it names itself
+    version: str  # the first line of its --version, and its target
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Overlay:
 
     project: str  # the project whose topics it holds
     path: Path  # the library
-    symbols: tuple[str, ...]  # what it shows to others, and nothing else
-    interposed: tuple[str, ...]  # those of them that take the place of torch's functions
-    compiler: str  # what compiled it
+    symbols: tuple[str, ...]  # everything that it exports
+    interposed: tuple[str, ...]  # those of them that interpose torch's functions
+    compiler: str  # the compiler's version
     key: str  # the hash of everything that it was made from
 
 
@@ -124,7 +124,7 @@ def find_compiler(runner: Runner) -> Compiler:
 
 
 def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
-    """Unpack what compiling and checking need of the torch wheel, once for each wheel.
+    """Unpack the part of the torch wheel that compiling and checking need, once for each wheel.
 
     Args:
         base: The upstream torch wheel.
@@ -151,7 +151,7 @@ def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
                 )
             archive.extractall(folder, [*names, *libraries])
 
-    # What is taken out of the wheel is part of the key: a later castoff may need more of it.
+    # The list of libraries is part of the key: a later castoff may need more of them.
     key = hashlib.sha256(" ".join([sha256, *TORCH_LIBRARIES]).encode()).hexdigest()
     folder = cache.ensure(cache.unpacked(key), f"unpack-{key}", make) / "torch"
     abi = cxx11_abi(folder / "lib" / "libc10.so")
@@ -160,14 +160,14 @@ def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
             f"{base.path.name} has another C++ ABI than its pin",
             expected=f"_GLIBCXX_USE_CXX11_ABI={pin.cxx11_abi}, as pins/{pin.name}.toml says",
             found=f"{abi}, as the names of c10::Error's constructors in its libc10.so show",
-            next_step=f"Mend cxx11_abi in pins/{pin.name}.toml.",
+            next_step=f"Correct cxx11_abi in pins/{pin.name}.toml.",
         )
     return TorchTree(folder, abi, base.pinned.variant)
 
 
 def cxx11_abi(libc10: Path) -> int:
     """Return the ``_GLIBCXX_USE_CXX11_ABI`` that a libc10.so was compiled with."""
-    # c10::Error takes std::string, which the mangled names of its constructors spell out.
+    # c10::Error takes std::string, whose ABI is in the mangled names of its constructors.
     constructors = [name for name in defined_symbols(libc10) if name.startswith("_ZN3c105ErrorC")]
     return int(any("NSt7__cxx11" in name for name in constructors))
 
@@ -209,17 +209,17 @@ def compile_overlays(
         torch: What to compile against.
         compiler: What to compile with.
         version: The version of castoff, which the overlay carries.
-        context: The means of the build.
+        context: The cache, the runner and the console.
 
     Returns:
-        By project, its overlay; none for a project of which no topic has C++ sources.
+        The overlays by project; none for a project without C++ sources.
 
     Raises:
-        CompileError: One does not compile, or does not show what the topics declare.
+        CompileError: One does not compile, or does not export what the topics declare.
     """
     jobs = {}
     for project in projects:
-        # C++ for torch_xla may use what torch's topics bring; not the other way round.
+        # C++ for torch_xla may use the headers of torch's topics; not the other way round.
         visible = [topic for topic in topics if project != "torch" or topic.project == project]
         job = _Job(project, visible, pin, torch, compiler, version)
         if job.own_sources():
@@ -244,7 +244,7 @@ def compile_overlays(
 
 @dataclass(frozen=True)
 class _Job:
-    """Everything that determines an overlay: its project, and the topics whose files its sources may include."""
+    """The inputs of an overlay: its project, and the topics whose headers its sources may include."""
 
     project: str
     topics: Sequence[Topic]
@@ -265,12 +265,12 @@ class _Job:
         return sorted({name for symbols in own for name in symbols.interpose})
 
     def key(self) -> str:
-        """Hash it, with contents for files and with nothing that depends on where they are."""
+        """Return a hash of the inputs: the contents of the files, and nothing that depends on their folders."""
         units = [unit.key() for unit in self.units()]
         return json_hash({"link": [*_LINK_OPTIONS, _RPATHS[self.project]], "symbols": self.symbols(), "units": units})
 
     def library(self, folder: Path) -> Library:
-        """Return what is to be linked into a folder, which is made."""
+        """Return the library to link into a folder, which is created."""
         folder.mkdir()
         script = folder.with_suffix(".map")
         script.write_text(version_script(self.symbols()), encoding="utf-8")
@@ -281,7 +281,7 @@ class _Job:
         return Library(path, self.units(), flags, [self.torch.lib / "libtorch_cpu.so", self.torch.lib / "libc10.so"])
 
     def overlay(self, folder: Path, key: str) -> Overlay:
-        """Return the finished overlay in a folder, its symbols checked."""
+        """Return the finished overlay in a folder, with its symbols checked."""
         path = folder / overlay_name(self.project)
         symbols = self.symbols()
         _check_exports(path, symbols)
@@ -295,7 +295,7 @@ class _Job:
         headers = Headers(names, include, [GLUE / "compat.h"])
         torch = self.torch.folder / "include"
         options = [*_COMPILE_OPTIONS, *_options_of(self.compiler), *self._definitions()]
-        # Where the files are must not show in the library.
+        # The paths of the files must not be in the library.
         prefixes = [
             f"-ffile-prefix-map={folder}={name}" for folder, name in {**names, self.torch.folder: "torch"}.items()
         ]
@@ -313,7 +313,7 @@ class _Job:
         return [Unit(source, flags, headers, inputs) for source in sources]
 
     def _before_torch(self, include: Path) -> dict[str, str]:
-        """Return the topics' headers that torch's own includes find in the place of torch's."""
+        """Return the topics' headers that replace torch's in torch's own includes."""
         found = {}
         for topic in self.topics:
             for header in topic.headers():
@@ -332,12 +332,12 @@ class _Job:
 
 
 def _options_of(compiler: Compiler) -> list[str]:
-    """Return what a compiler needs to be quick: GCC collects garbage often unless it may use 1.5 GB."""
+    """Return flags that make a compiler faster: GCC collects garbage often unless it may use 1.5 GB."""
     return [] if "clang" in compiler.version else ["--param=ggc-min-heapsize=1500000"]
 
 
 def version_script(symbols: Sequence[str]) -> str:
-    """Return the linker's version script that shows these symbols and hides all others."""
+    """Return the linker's version script that exports these symbols and no others."""
     shown = "".join(f"    {symbol};\n" for symbol in symbols)
     return "{\n" + (f"  global:\n{shown}" if shown else "") + "  local: *;\n};\n"
 

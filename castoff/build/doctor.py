@@ -1,7 +1,7 @@
-"""Doctor: whether an environment with the wheels, and the machine under it, are well.
+"""Doctor: examine an environment with the wheels, and the machine under it.
 
-The examination itself is a module that the torch_xla wheel brings along, ``castoff_doctor``, because a
-cluster's host has the wheels and not castoff. Here it is run with the Python that is asked about.
+The examination itself is a module in the torch_xla wheel, ``castoff_doctor``, because a cluster's host has
+the wheels and not castoff. Here it is run with the Python of that environment.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from castoff.core.errors import MachineError
 from castoff.core.interpreter import find_interpreter
 
 MODULE = Path("patches/torch_xla/kill-switch/files/castoff_doctor.py")
-"""Where the examination is, in castoff's tree."""
+"""The examination, in castoff's tree."""
 
 _STYLES = {"ok": "green", "note": "yellow", "fault": "bold red"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    check: str  # what it is
+    check: str  # its name
     status: str  # "ok", "note" or "fault"
-    found: str  # how it is
+    found: str  # what was found
     next_step: str  # what to do about it
 
 
@@ -43,13 +43,13 @@ def examine(root: Path, python: str | None, require_tpu: bool, context: Context)
         root: Castoff's tree.
         python: The Python of the environment.
         require_tpu: Whether a missing TPU is a fault.
-        context: The means of the command.
+        context: The cache, the runner and the console.
 
     Returns:
-        Whether all is well, and what was found.
+        Whether there are no problems, and the findings.
 
     Raises:
-        MachineError: There is no such Python, or the examination did not come to its end.
+        MachineError: There is no such Python, or the examination did not finish.
     """
     path = find_interpreter(python, context.runner).path if python else None
     if path is None:
@@ -57,7 +57,7 @@ def examine(root: Path, python: str | None, require_tpu: bool, context: Context)
             "there is no environment to examine",
             expected="an active environment, or the path of its python with --python",
             found="no Python" if python is None else f"no {python}",
-            next_step="Activate the environment that has the wheels, or name its python.",
+            next_step="Activate the environment that has the wheels, or give its Python with --python.",
         )
     command: list[str | Path] = [path, root / MODULE, "--json", *(["--require-tpu"] if require_tpu else [])]
     completed = context.runner.run(command, name="doctor", check=False)
@@ -67,7 +67,7 @@ def examine(root: Path, python: str | None, require_tpu: bool, context: Context)
     except (IndexError, ValueError, TypeError, KeyError) as error:
         raise MachineError(
             f"{path} could not be examined",
-            expected="the examination ends with its findings",
+            expected="the examination prints its findings at the end",
             found=completed.tail,
             next_step=f"Read the whole log: {completed.log}",
         ) from error

@@ -1,6 +1,6 @@
 """Fetch: upstream's wheels, by hash, into the cache.
 
-The download is pip's own, so that its configured indexes, proxies and certificates hold here too.
+pip downloads them, so its configured indexes, proxies and certificates are used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 
 @dataclass(frozen=True)
 class BaseWheel:
-    """An upstream wheel in the cache, its hash checked."""
+    """An upstream wheel in the cache, with its hash checked."""
 
     path: Path
     pinned: PinnedWheel  # what the pin says of it
@@ -57,7 +57,7 @@ class _Wanted:
         others = [f"--index {index}" for index in indexes if index is not None]
         also = f" (or add {others[0]})" if others else ""
         return (
-            f"Check the network and pip's index (`pip config list`), or name an index that has the wheel "
+            f"Check the network and pip's index (`pip config list`), or give an index that has the wheel "
             f"with --index{also}, then run the same command again. pip's log: {log}"
         )
 
@@ -67,7 +67,7 @@ def file_sha256(path: Path, advance: Advance = no_advance) -> str:
 
     Args:
         path: The file.
-        advance: Told how far it is.
+        advance: Called with the progress.
     """
     digest = hashlib.sha256()
     total = path.stat().st_size
@@ -94,35 +94,35 @@ def fetch_wheel(
     context: Context,
     only: str | None = None,
 ) -> BaseWheel:
-    """Return an upstream wheel, from the cache or else downloaded.
+    """Return an upstream wheel, from the cache or downloaded.
 
     Args:
         pin: The pin.
         project: "torch" or "torch_xla".
         python: The CPython version that it is for.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means of the build.
-        only: The hash of the one wheel to accept, where any that the pin names will not do.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
+        only: The hash of the only wheel to accept; any of the pin's if None.
 
     Raises:
-        PinError: The pin has no wheel for that CPython, or none of that hash.
+        PinError: The pin has no wheel for that CPython, or none with that hash.
         FetchError: It is not in the cache and cannot be downloaded.
     """
     accepted = pin.accepted(project, python, only=only)
-    # Who names the index of one variant wants that one, even where another is in the cache.
+    # A user who gives the index of one variant wants that variant, even if another is in the cache.
     accepted = tuple(wheel for wheel in accepted if pin.variants[wheel.variant].index in indexes) or accepted
     version = pin.upstream(project).version
     return _fetch(_Wanted(project, version, python, pin.platform, accepted, pin.variants), indexes, context)
 
 
 def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Context) -> BaseWheel:
-    """Return the wheel of the pin's libtpu, from the cache or else downloaded.
+    """Return the wheel of the pin's libtpu, from the cache or downloaded.
 
     Args:
         pin: The pin.
         python: The CPython version that it is for.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means of the build.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
 
     Raises:
         PinError: The pin has no libtpu for that CPython.
@@ -135,12 +135,12 @@ def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Cont
 
 
 def fetch_release(release: Release, *, indexes: Sequence[str], context: Context) -> BaseWheel:
-    """Return a wheel of the package index that no pin names yet, by the hash that the index states.
+    """Return a wheel that is in no pin yet, by the hash that the package index states.
 
     Args:
         release: The wheel.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
 
     Raises:
         FetchError: It is not in the cache and cannot be downloaded.

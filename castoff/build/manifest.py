@@ -1,4 +1,4 @@
-"""The manifest: what went into a build and what came out, beside the wheels."""
+"""The manifest of a build: its inputs and its wheels, as a file beside the wheels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from castoff.model.pin import PROJECTS, Pin
 from castoff.model.topics import Topic
 
 FORMAT = 2
-"""The form of the manifest; it changes when a reader of the old form would be misled."""
+"""The version of the manifest's format; it changes when a reader of the old format would be misled."""
 
 
 LAYERS = ("core", "formats", "model", "build")
@@ -29,7 +29,7 @@ LAYERS = ("core", "formats", "model", "build")
 
 @dataclass(frozen=True)
 class Build:
-    """A finished build, about to be described."""
+    """A finished build, for its manifest."""
 
     pin: Pin
     target: str
@@ -44,7 +44,7 @@ class Build:
 
     @property
     def key(self) -> str:
-        """One hash over all that the wheels are made from: equal keys, equal bytes, whatever the target."""
+        """One hash over all inputs of the wheels: equal keys mean equal bytes, for any target."""
         return wheels_key(self.pin, self.version, self.topics, self.overlays, [wheel.base for wheel in self.wheels])
 
 
@@ -55,7 +55,7 @@ def wheels_key(
     overlays: Sequence[Overlay],
     bases: Sequence[BaseWheel],
 ) -> str:
-    """Return one hash over all that the wheels are made from.
+    """Return one hash over all inputs of the wheels.
 
     Args:
         pin: The pin.
@@ -72,7 +72,7 @@ def wheels_key(
 
 
 def _sources() -> list[Path]:
-    """Return the modules that decide what is in a wheel: this layer and those under it."""
+    """Return the modules that decide what is in a wheel: those of this layer and of the layers below."""
     package = Path(__file__).parents[1]
     return [path for layer in LAYERS for path in sorted((package / layer).glob("*.py"))]
 
@@ -161,13 +161,13 @@ def _libtpu(build: Build) -> dict[str, str]:
 
 
 def cuda_packages(wheels: Sequence[PatchedWheel]) -> list[str]:
-    """Return the packages for GPUs that installing the wheels brings along: none with a CPU build."""
+    """Return the packages for GPUs that are installed with the wheels: none with a CPU build."""
     names = {Requirement(line).name for wheel in wheels for line in requirements(wheel.path)}
     return sorted(name for name in names if name.startswith(("nvidia-", "triton")))
 
 
 def constraints(build: Build) -> str:
-    """Return the constraints file that keeps pip from replacing the wheels by stock ones."""
+    """Return the constraints file that keeps pip from replacing the wheels with stock ones."""
     lines = [f"{wheel.project}=={wheel.version}" for wheel in build.wheels]
     if build.libtpu is not None:
         lines.append(f"libtpu=={build.pin.for_tpu().libtpu}")
@@ -185,7 +185,7 @@ def install_line(target: str) -> str:
 
 
 def install_text(build: Build) -> str:
-    """Return the text of INSTALL.txt, for whoever copies the folder to a TPU host."""
+    """Return the text of INSTALL.txt, for users who copy the folder to a TPU host."""
     wheels = ", ".join(f"{wheel.project} {wheel.version}" for wheel in build.wheels)
     cuda = cuda_packages(build.wheels)
     lines = [
@@ -196,14 +196,14 @@ def install_text(build: Build) -> str:
         f"    {install_line(build.target)}",
         "    PJRT_DEVICE=TPU python -m castoff_doctor",
         "",
-        "The second command says whether all is well, and if not, what is amiss.",
-        "Keep `-c constraints.txt` in every later `pip install`: nothing then pulls stock torch back in.",
+        "The second command reports problems, if there are any.",
+        "Keep `-c constraints.txt` in every later `pip install`: then no package replaces them with stock torch.",
     ]
     if cuda:
         lines += [
             "",
             f"This torch started from upstream's CUDA build, so it asks for {len(cuda)} packages for GPUs, about 3 GB,",
-            "which a TPU host has no use for. To do without them, build from upstream's CPU build:",
+            "which a TPU host does not need. To avoid them, build from upstream's CPU build:",
             "",
             "    ./build.sh --target tpu --index https://download.pytorch.org/whl/cpu",
         ]
@@ -217,13 +217,13 @@ def write_manifest(path: Path, data: dict[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A manifest that was read back."""
+    """A manifest of an earlier build."""
 
     pin: str  # the pin's name
     python: str  # the CPython version
-    key: str  # the hash over all that the wheels were made from
-    overlays: dict[str, RecordedOverlay]  # by project, what is said of its overlay
-    wheels: dict[str, RecordedWheel]  # by project, what is said of its wheel
+    key: str  # the hash over all inputs of the wheels
+    overlays: dict[str, RecordedOverlay]  # by project
+    wheels: dict[str, RecordedWheel]  # by project
     libtpu: tuple[str, str] | None  # the file and the hash of the wheel of libtpu, if there is one
     verified: Verified  # what was checked
 
@@ -252,13 +252,13 @@ class RecordedWheel:
 
 
 def read_manifest(path: Path) -> Recorded:
-    """Read a manifest back.
+    """Read a manifest.
 
     Args:
         path: The file ``manifest.json``.
 
     Raises:
-        VerifyError: It is missing or not a manifest of this form.
+        VerifyError: It is missing or not a manifest of this format.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

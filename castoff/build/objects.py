@@ -1,9 +1,8 @@
-"""Objects: C++ sources compiled one by one, each object kept in the cache by what it is made from.
+"""Objects: C++ sources compiled one by one, with each object in the cache under a hash of its inputs.
 
-The key of an object is a hash of its source, of those headers of the topics that it includes, of the
-flags, the compiler and the torch wheel. So after an edit only the files that see the edit are
-compiled, in whichever checkout of castoff that is. What was compiled is kept even if another file
-of the same build fails.
+The key of an object is a hash of its source, of the topics' headers that it includes, of the flags, the
+compiler and the torch wheel. So after an edit only the files that include it are compiled, in every checkout
+of castoff. Objects are kept even if another file of the same build fails.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ _LEADS_TO = re.compile(r"^(In file included from |\s+from )|: In .*:$|: At globa
 _ENDS = re.compile(r"^(ninja: |FAILED: |\[\d+/\d+\]|cc1plus: |collect2: |compilation terminated)")
 _SHOWN_LINES = 15
 
-# Flags of the user's own would change what is compiled without changing its key.
+# The user's own flags would change the object without changing its key.
 _FLAGS = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class Headers:
-    """The topics' headers, as the compiler looks for them.
+    """The topics' headers, as the compiler finds them.
 
     Args:
-        names: For each folder with sources or headers of ours, its name in keys and in the compiled code.
+        names: For each folder with castoff's sources or headers, its name in keys and in the compiled code.
         include: The folders that are searched, in order.
         always: The headers that every source begins with (``-include``).
     """
@@ -50,14 +49,14 @@ class Headers:
     _included: dict[Path, list[Path]] = field(default_factory=dict, compare=False)
 
     def name(self, path: Path) -> str:
-        """Return the name of one of our files, which does not depend on where the tree is."""
+        """Return the name of one of castoff's files, which does not depend on the tree's folder."""
         folder = next(folder for folder in self.names if path.is_relative_to(folder))
         return f"{self.names[folder]}/{path.relative_to(folder).as_posix()}"
 
     def closure(self, source: Path) -> set[Path]:
-        """Return a source and every header of ours that it may include, directly or not.
+        """Return a source and every header of castoff's that it may include, directly or not.
 
-        Conditions of the preprocessor are not looked at, so it may be more than is really included.
+        Conditions of the preprocessor are ignored, so these may be more than are really included.
         """
         seen: set[Path] = set()
         waiting = [source, *self.always]
@@ -81,32 +80,25 @@ class Headers:
 
 @dataclass(frozen=True)
 class Unit:
-    """A source to be compiled.
-
-    Attributes:
-        source: The file.
-        flags: The flags, paths and all.
-        headers: Where its headers are.
-        inputs: What determines the object besides the files: flags without paths, compiler, torch.
-    """
+    """A source to be compiled."""
 
     source: Path
-    flags: Sequence[str]
+    flags: Sequence[str]  # with paths
     headers: Headers
-    inputs: Mapping[str, object]
+    inputs: Mapping[str, object]  # of the key, besides the files: flags without paths, compiler, torch
 
     @property
     def name(self) -> str:
-        """The name of the source, which does not depend on where the tree is."""
+        """The name of the source, which does not depend on the tree's folder."""
         return self.headers.name(self.source)
 
     def key(self) -> str:
-        """Hash everything that the object is made from."""
+        """Return a hash of the object's inputs."""
         files = {self.headers.name(path): content_hash(path) for path in self.headers.closure(self.source)}
         return json_hash({**self.inputs, "source": self.name, "files": files})
 
     def check(self, depfile: Path) -> None:
-        """Check that the compiler read no file of ours that is not in the key.
+        """Check that the compiler read no file of castoff's that is not in the key.
 
         Raises:
             CompileError: It did.
@@ -115,37 +107,30 @@ class Unit:
         unknown = {Path(word).resolve() for word in words} - self.headers.closure(self.source)
         if unknown:
             raise CompileError(
-                f"{self.name} includes files that its key in the cache does not know",
+                f"{self.name} includes files that are not in its key of the cache",
                 expected='each file of a topic is included by its name: #include <…> or #include "…"',
                 found=", ".join(sorted(map(str, unknown))),
-                next_step="Include them so.",
+                next_step="Include them in this form.",
             )
 
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library to be linked.
-
-    Attributes:
-        path: Where it goes.
-        units: The sources whose objects it holds, in the linker's order.
-        flags: The linker's flags.
-        libraries: What it is linked with, behind the objects.
-    """
+    """A shared library to be linked."""
 
     path: Path
-    units: Sequence[Unit]
-    flags: Sequence[str]
-    libraries: Sequence[Path]
+    units: Sequence[Unit]  # in the linker's order
+    flags: Sequence[str]  # of the linker
+    libraries: Sequence[Path]  # to link with, after the objects
 
 
 def link(libraries: Sequence[Library], compiler: Path, folder: Path, context: Context) -> None:
     """Compile what is not in the cache and link, everything in one run of ninja.
 
     Args:
-        libraries: What is to be made.
+        libraries: The libraries to build.
         compiler: The C++ compiler.
-        folder: An empty folder of the cache, for what comes in between.
+        folder: An empty folder of the cache, for intermediate files.
         context: Its cache keeps the objects.
 
     Raises:
@@ -171,7 +156,7 @@ def link(libraries: Sequence[Library], compiler: Path, folder: Path, context: Co
 
 
 _MOST_OBJECTS = 500
-"""So many objects are kept: those of all pins, of a dozen edits each. About 300 kB each."""
+"""The number of objects that the cache keeps: those of all pins, for a dozen edits each. About 300 kB each."""
 
 
 def _place(cache: Cache, key: str) -> Path:
@@ -179,7 +164,7 @@ def _place(cache: Cache, key: str) -> Path:
 
 
 def _taken(cache: Cache, key: str, folder: Path) -> Path | None:
-    """Take an object from the cache, if it is there, by a link that stays when the cache is trimmed."""
+    """Take an object from the cache, if it has it, as a link that stays when the cache is trimmed."""
     target = folder / f"{key}.o"
     try:
         os.utime(_place(cache, key))  # used now
@@ -232,12 +217,12 @@ def _fail(completed: Completed, names: Sequence[str]) -> None:
         f"{' and '.join(names)} cannot be compiled",
         expected="each C++ file of the topics compiles without a warning, and the library links",
         found=first_error(completed),
-        next_step=f"Read the whole log: {completed.log} and mend the topic that it names.",
+        next_step=f"Read the whole log: {completed.log} and correct the topic that it names.",
     )
 
 
 def first_error(completed: Completed) -> str:
-    """Return the first error of a compiler or linker, as it says it: where, what, and the line of code."""
+    """Return the first error of a compiler or linker in its own words: place, message and line of code."""
     lines = completed.output.splitlines()
     wrong = [number for number, line in enumerate(lines) if _DIAGNOSTIC.search(line)]
     if not wrong:

@@ -1,4 +1,4 @@
-"""The output folder: at any moment either the old one or the new one, whole."""
+"""The output folder, which is replaced in one step: at any moment it is either the old or the new one."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a build works until it is finished."""
+    """The folders of a running build."""
 
-    folder: Path  # the empty folder that will take the place of the output folder
+    folder: Path  # the empty folder that will replace the output folder
     target: Path  # the output folder
     logs: Path  # where the logs of the programs that the build runs go
 
 
 @contextmanager
 def workplace(out: Path, name: str, console: Console) -> Iterator[Workplace]:
-    """Lend the place to build one output folder in, and put that in place at the end.
+    """Provide the folders to build one output folder, and replace that at the end.
 
-    If the body raises, the old output folder stays as it is and the logs are kept.
+    If the body raises, the old output folder is unchanged and the logs are kept.
 
     Args:
         out: The folder of all output folders, ``dist``.
         name: The name of this one, such as "2.9-cpu".
-        console: Told when another build has to be waited for.
+        console: Reports that another build is being waited for.
 
     Raises:
-        DistError: Something else is in the place of the output folder.
+        DistError: The output folder's path is a file or a symbolic link.
     """
     target = out / name
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -50,7 +50,7 @@ def workplace(out: Path, name: str, console: Console) -> Iterator[Workplace]:
             f"{target} is in the way",
             expected="a folder that castoff built, or nothing",
             found="a file or a symbolic link",
-            next_step="Move it away, or choose another place with --out.",
+            next_step="Move it away, or choose another folder with --out.",
         )
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / f".{name}.lock")
@@ -77,11 +77,11 @@ def workplace(out: Path, name: str, console: Console) -> Iterator[Workplace]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Put a finished folder in the place of another one, in one step.
+    """Replace a folder by a finished one, in one step.
 
     Args:
-        folder: The finished folder; afterwards the old one is there, or nothing.
-        target: The place.
+        folder: The finished folder; afterwards this path is the old one, or nothing.
+        target: The folder to replace.
     """
     for path in folder.iterdir():
         _to_disk(path)
@@ -99,7 +99,7 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def _recover(out: Path, name: str) -> None:
-    """Clear away what a killed build left. The lock is held: nobody is using it."""
+    """Remove what a killed build left. The lock is held: no other build is using it."""
     old = out / f".{name}.old"
     if old.exists() and not (out / name).exists():
         old.rename(out / name)
@@ -108,7 +108,7 @@ def _recover(out: Path, name: str) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; return False where the system cannot."""
+    """Exchange two folders in one step; return False if the system cannot."""
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False

@@ -1,4 +1,4 @@
-"""Releases: what the package index has of a project, asked through pip and not downloaded."""
+"""The package index: the newest wheel of a project, found by pip without a download."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Release:
     python: str  # the CPython it is for
     file: str  # the file's name
     sha256: str  # the file's hash, as the index states it
-    requires: tuple[str, ...]  # what it requires, extras and all, as METADATA says it
+    requires: tuple[str, ...]  # its requirements as in METADATA, with those of extras
 
     def pinned(self, name: str) -> str | None:
-        """Return the exact version of a package that it or one of its extras asks for, if one does."""
+        """Return the exact version of a package that it or one of its extras requires, if one does."""
         for line in self.requires:
             requirement = Requirement(line)
             exact = re.fullmatch(r"==([\d.]+)", str(requirement.specifier))
@@ -49,9 +49,9 @@ def find_release(
         project: The project.
         versions: Which versions, such as "==2.8.*".
         python: The CPython version, such as "3.11".
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means.
-        only_index: The one index to look at instead.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
+        only_index: The only index to use instead.
 
     Raises:
         FetchError: The index states no sha256 for the wheel.
@@ -62,7 +62,7 @@ def find_release(
     for platform in PLATFORMS:
         command += ["--platform", platform]
     if only_index is not None:
-        # It may well be out of reach here, and is asked once for each CPython: no patience.
+        # It may be out of reach here, and is asked once for each CPython: do not wait long.
         command += ["--index-url", only_index, "--retries", "0", "--timeout", "20"]
     for index in indexes:
         command += ["--extra-index-url", index]

@@ -46,13 +46,13 @@ def build(request: Request, console: Console) -> Path:
 
     Args:
         request: What the user wants.
-        console: Shows how it goes.
+        console: Reports progress.
 
     Returns:
         The output folder.
 
     Raises:
-        CastoffError: What went wrong; the output folder is as it was.
+        CastoffError: What went wrong; the output folder is unchanged.
     """
     with workplace(request.out.absolute(), f"{request.pin}-{request.target}", console) as place:
         runner = Runner(place.logs, console)
@@ -152,8 +152,8 @@ def _warn_of_cuda(wheels: Sequence[PatchedWheel], pin: Pin, console: Console) ->
     if packages:
         index = next((variant.index for variant in pin.variants.values() if variant.index), None)
         console.warn(
-            f"this torch started from upstream's CUDA build: installing it brings {len(packages)} packages for GPUs "
-            f"along, about 3 GB, which a TPU host has no use for."
+            f"this torch started from upstream's CUDA build: {len(packages)} packages for GPUs are installed with it, "
+            f"about 3 GB, which a TPU host does not need."
             + (f" To start from the CPU build: --index {index}" if index else "")
         )
 

@@ -1,4 +1,4 @@
-"""Plan: everything of a build that can be decided before a wheel is touched."""
+"""Plan: the decisions of a build that need no wheel."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Plan:
 
 
 def plan_build(request: Request, runner: Runner) -> Plan:
-    """Decide everything that can be decided without touching a wheel.
+    """Decide everything that can be decided without a wheel.
 
     Args:
         request: What the user wants.
-        runner: Runs the interpreter to ask what it is.
+        runner: Runs the interpreter to get its version.
 
     Raises:
         CastoffError: Something is wrong with the machine, the pin, the topics or the changelog.
@@ -72,7 +72,7 @@ def plan_build(request: Request, runner: Runner) -> Plan:
 
 
 def dry_run(request: Request, console: Console) -> None:
-    """Show what a build would do, and write nothing."""
+    """Show the plan of a build, and write nothing."""
     with tempfile.TemporaryDirectory(prefix="castoff-") as logs:
         plan = plan_build(request, Runner(Path(logs), console))
     cache = Cache(cache_root(), console)

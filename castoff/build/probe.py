@@ -1,7 +1,7 @@
-"""Run inside the scratch environment, alone: says what torch is there and where its slots point.
+"""A script for the scratch environment: prints which torch it has and where its call slots point.
 
-The file that its argument names has JSON ``{library: {symbol: [offset, …]}}``; the last line of
-standard output has the answer. The loader has filled the slots: LD_BIND_NOW is set.
+Its argument is a file with JSON ``{library: {symbol: [offset, …]}}``; the last line of
+standard output is the answer. The loader has filled the slots: LD_BIND_NOW is set.
 """
 
 import ctypes

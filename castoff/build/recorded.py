@@ -1,4 +1,4 @@
-"""Wheels of earlier builds, by what their manifest says: reused for another target, or verified again."""
+"""Wheels of earlier builds, read from their manifest: reused for another target, or verified again."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def reuse(
     place: Workplace,
     console: Console,
 ) -> tuple[list[PatchedWheel], Verified] | None:
-    """Take over the wheels of another target that was made from the same: the wheels do not depend on it.
+    """Reuse the wheels of another target with the same inputs: the wheels do not depend on the target.
 
     Returns:
-        The wheels, as hard links and their hashes checked, and what was verified of them; None if no other
+        The wheels, as hard links with their hashes checked, and what was verified; None if no other
         output folder has them.
     """
     key = wheels_key(plan.pin, plan.version, plan.topics, list(overlays.values()), list(bases.values()))
@@ -56,7 +56,7 @@ def reuse(
             recorded = read_manifest(folder / "manifest.json")
             if recorded.key != key:
                 continue
-            with console.step("reuse", f"the wheels in {folder.name}, which are made from the same"):
+            with console.step("reuse", f"the wheels in {folder.name}, which have the same inputs"):
                 for wheel in recorded.wheels.values():
                     link(folder / wheel.file, place.folder / wheel.file)
                 wheels = [
@@ -73,7 +73,7 @@ def reuse(
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a file in a second place, without a copy where the file system can."""
+    """Link a file to a second path; copy it if the file system has no hard links."""
     try:
         target.hardlink_to(source)
     except OSError:
@@ -89,14 +89,14 @@ def verify_folder(
     console: Console,
     root: Path = ROOT,
 ) -> Verified:
-    """Check wheels that were built before, by what their manifest says.
+    """Check wheels that were built before, by their manifest.
 
     Args:
         folder: The output folder.
-        python: The path of a CPython to try them with, or None to look for one.
+        python: The path of a CPython to install them with, or None to find one.
         indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
         install: Whether to install and import them.
-        console: Shows how it goes.
+        console: Reports progress.
         root: The tree with the pins.
 
     Raises:
@@ -131,7 +131,7 @@ def verify_folder(
             overlays = {project: _recorded_overlay(project, recorded, wheels, work) for project in recorded.overlays}
             verified = verify_all(wheels, overlays, torch, pin, interpreter, install=install, context=context)
     tried = "installed, imported" if verified.installed else "not installed"
-    console.result(f"{folder} is well ({tried})", {"out": str(folder), "installed": verified.installed})
+    console.result(f"{folder}: no problems found ({tried})", {"out": str(folder), "installed": verified.installed})
     return verified
 
 

@@ -23,7 +23,7 @@ from castoff.formats.wheels import (
 )
 
 GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
-"""The library that `import torch` loads before any other, for everyone to see."""
+"""The library that `import torch` loads before any other, with global symbols."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class PatchedWheel:
 def with_overlay(torch: TorchTree, overlay: Overlay, work: Path, runner: Runner) -> dict[str, bytes]:
     """Return the changed libtorch_global_deps.so, which loads torch's overlay.
 
-    The overlay thereby comes before libtorch_cpu.so in the order in which symbols are looked up.
+    So the overlay comes before libtorch_cpu.so in the order in which symbols are looked up.
 
     Args:
         torch: The unpacked torch wheel.
@@ -73,18 +73,18 @@ def repack(
     Args:
         base: The upstream wheel.
         version: The version of the new one.
-        applied: What the topics make of its Python files.
-        requires: What it requires besides what upstream's says.
+        applied: Its Python files with the topics.
+        requires: Requirements besides those of upstream's wheel.
         overlay: Its overlay, if it has one.
         libraries: Changed libraries, by member.
-        folder: Where the wheel goes.
+        folder: The folder for the wheel.
         console: Shows progress.
 
     Returns:
         The wheel.
 
     Raises:
-        RepackError: The upstream wheel is not as castoff knows it.
+        RepackError: The upstream wheel does not have the expected form.
     """
     project = base.pinned.project
     with zipfile.ZipFile(base.path) as archive:

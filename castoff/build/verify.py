@@ -1,8 +1,8 @@
-"""Verify: that the finished wheels hold what they promise.
+"""Verify: checks of the finished wheels.
 
 Four checks: the wheel's structure, member by member against upstream's; the symbol versions of its
 overlay against its platform tag; an installation into a scratch environment; and, in a running
-process, where each interposed symbol really leads.
+process, which function each interposed symbol resolves to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from castoff.formats.wheels import dist_info, parse_record, record_digest
 from castoff.model.pin import PROJECTS, Pin
 
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
-"""The libraries whose calls an interposed function has to get."""
+"""The libraries whose calls must go to an interposed function."""
 
 _BLOCK = 1 << 24
 _PROBE = Path(__file__).parent / "probe.py"
@@ -95,13 +95,13 @@ def verify_all(
 
 
 def verify_structure(wheel: PatchedWheel) -> None:
-    """Check that a wheel is whole and differs from upstream's only where it means to.
+    """Check that a wheel is complete and differs from upstream's only in the declared members.
 
     Args:
         wheel: The wheel.
 
     Raises:
-        VerifyError: It is not, or does not.
+        VerifyError: It is incomplete, or another member differs.
     """
     _check_names(wheel)
     _check_unchanged(wheel)
@@ -114,13 +114,13 @@ def verify_structure(wheel: PatchedWheel) -> None:
             off = ", ".join(sorted(files ^ rows.keys())[:5])
             _fail(wheel, "RECORD lists each member once", f"these are in one but not the other: {off}")
         for name in (*wheel.changed, *wheel.added):
-            data = archive.read(name)  # checks the CRC on the way
+            data = archive.read(name)  # this checks the CRC, too
             if name != record and (rows[name].digest, rows[name].size) != (record_digest(data), str(len(data))):
                 _fail(wheel, f"RECORD's hash of {name}: {rows[name].digest}", record_digest(data))
 
 
 def _check_names(wheel: PatchedWheel) -> None:
-    """Check that file name, dist-info folder and METADATA say the same, and the tags what upstream's say."""
+    """Check that file name, dist-info folder and METADATA agree, and that the tags are upstream's."""
     try:
         name, version, _, tags = parse_wheel_filename(wheel.path.name)
         base_tags = parse_wheel_filename(wheel.base.path.name)[3]
@@ -140,7 +140,7 @@ def _check_names(wheel: PatchedWheel) -> None:
         "METADATA": (said, wanted),
         "the dist-info folder": (info, f"{wheel.project}-{wheel.version}.dist-info"),
         "the tags in the file's name": (sorted(map(str, tags)), sorted(map(str, base_tags))),
-        # Not those of the name: upstream renamed some wheels and left this file as it was.
+        # Not those of the name: upstream renamed some wheels and did not change this file.
         "WHEEL's tags": (tag_lines, base_tag_lines),
         "version.py": (f"__version__ = '{wheel.version}'" in module, True),
     }
@@ -155,14 +155,14 @@ def _tag_lines(archive: zipfile.ZipFile) -> list[str]:
 
 
 def _check_unchanged(wheel: PatchedWheel) -> None:
-    """Compare every other member with upstream's, byte by byte as compressed."""
+    """Compare every other member with upstream's, by its compressed bytes."""
     ours = {*wheel.changed, *wheel.added}
     with zipfile.ZipFile(wheel.base.path) as old, zipfile.ZipFile(wheel.path) as new:
         there = set(new.namelist())
         expected = {wheel.renames.get(name, name) for name in old.namelist()} | set(wheel.added)
         if there != expected:
             off = ", ".join(sorted(there ^ expected)[:5])
-            _fail(wheel, "upstream's members, and those that the topics add", f"not so: {off}")
+            _fail(wheel, "upstream's members, and those that the topics add", f"differences: {off}")
         for name, source in wheel.renames.items():
             if source not in ours and old.read(name) != new.read(source):
                 _fail(wheel, f"{source} as upstream has it", "something else")
@@ -191,7 +191,7 @@ def _check_unchanged(wheel: PatchedWheel) -> None:
 
 
 def verify_overlay(overlay: Overlay, torch: TorchTree, platform: str) -> None:
-    """Check what an overlay needs and shows.
+    """Check the symbols that an overlay needs and exports.
 
     Args:
         overlay: The overlay.
@@ -199,13 +199,13 @@ def verify_overlay(overlay: Overlay, torch: TorchTree, platform: str) -> None:
         platform: The platform tag of the wheel.
 
     Raises:
-        VerifyError: It needs more than the tag allows, or shows something else than declared.
+        VerifyError: It needs more than the tag allows, or exports other symbols than declared.
     """
     shown = defined_symbols(overlay.path)
     if shown != set(overlay.symbols):
         off = "\n".join(f"  {name}" for name in sorted(shown ^ set(overlay.symbols)))
         raise VerifyError(
-            f"{overlay.path.name} shows other symbols than its topics declare",
+            f"{overlay.path.name} exports other symbols than its topics declare",
             expected=f"{len(overlay.symbols)} symbols, those under [overlay] in the topics",
             found=f"a difference in\n{off}",
             next_step="Declare them in topic.toml, or hide them.",
@@ -217,21 +217,21 @@ def verify_overlay(overlay: Overlay, torch: TorchTree, platform: str) -> None:
             f"{overlay.path.name} needs a newer system than its wheel says",
             expected=f"no symbol version beyond what {platform} allows (auditwheel's policy)",
             found=rows,
-            next_step="Define these symbols in castoff/build/overlay/compat.{h,cpp}, or do without them in the topic.",
+            next_step="Define these symbols in castoff/build/overlay/compat.{h,cpp}, or do not use them in the topic.",
         )
     known = {*_policy_libraries(platform), *(path.name for path in torch.lib.iterdir())}
     unknown = [name for name in needed_libraries(overlay.path) if name not in known and not name.startswith("ld-linux")]
     if unknown:
         raise VerifyError(
-            f"{overlay.path.name} needs libraries that its wheel does not bring",
+            f"{overlay.path.name} needs libraries that are not in the wheels",
             expected=f"only torch's own and those that {platform} allows",
             found=", ".join(unknown),
-            next_step="Do without them in the topic.",
+            next_step="Do not use them in the topic.",
         )
 
 
 def newer_than(symbols: Sequence[VersionedSymbol], platform: str) -> list[VersionedSymbol]:
-    """Return the symbols that systems of a platform tag need not have.
+    """Return the symbols that a system with a platform tag may lack.
 
     Args:
         symbols: The symbols.
@@ -244,7 +244,7 @@ def newer_than(symbols: Sequence[VersionedSymbol], platform: str) -> list[Versio
 
 
 def policies() -> WheelPolicies:
-    """Return what auditwheel knows of platform tags."""
+    """Return auditwheel's policies of platform tags."""
     return WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
 
 
@@ -259,14 +259,14 @@ def verify_installed(
     interpreter: Interpreter,
     context: Context,
 ) -> Verified:
-    """Install the wheels into a scratch environment and look at the running result.
+    """Install the wheels into a scratch environment and check the running result.
 
     Args:
         wheels: The wheels of torch and torch_xla.
         overlay: The overlay of torch, if it has one.
         torch: The unpacked torch wheel.
-        interpreter: The CPython to try them with.
-        context: The means of the build.
+        interpreter: The CPython to install them with.
+        context: The cache, the runner and the console.
 
     Raises:
         VerifyError: They do not install or import, or an interposition does not take effect.
@@ -294,7 +294,7 @@ def verify_installed(
         if version != wheel.version or not path.is_relative_to(scratch):
             _fail(wheel, f"import {wheel.project} gives version {wheel.version}", f"{version} from {path}")
     check_slots(answer.slots)
-    context.console.note(f"{len(counts)} interposed symbols lead to the overlay; pip check and import are well")
+    context.console.note(f"{len(counts)} interposed symbols lead to the overlay; pip check and import succeed")
     return Verified(True, "", counts)
 
 
@@ -316,7 +316,7 @@ def check_slots(slots: dict[str, dict[str, list[str]]]) -> None:
                     f"{symbol} is not interposed",
                     expected=f"{caller} calls it in {expected}",
                     found=f"it calls it in {', '.join(wrong)}",
-                    next_step="Check that nothing else (LD_PRELOAD, say) loads torch's libraries before torch does.",
+                    next_step="Check that nothing else (such as LD_PRELOAD) loads torch's libraries before torch does.",
                 )
 
 
@@ -343,8 +343,8 @@ def install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, ru
     needed = [line for wheel in wheels for line in requirements(wheel.path) if Requirement(line).name not in ours]
     listed.write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
     paths = [wheel.path for wheel in wheels]
-    # Dependencies come by hard links from uv's own cache. Our wheels must not: 2 GB would stay in
-    # it for each build, so they go through a cache that is thrown away.
+    # Dependencies are hard links into uv's own cache. Our wheels must not be, as 2 GB would stay in
+    # it for each build, so they go through a temporary cache.
     own_cache = scratch / "uv"
     install: list[str | Path] = [uv, "pip", "install", "--python", python]
     commands: list[tuple[str, list[str | Path]]] = [
@@ -367,7 +367,7 @@ def install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, ru
 
 
 def requirements(wheel: Path) -> list[str]:
-    """Return what a wheel requires besides its extras, as METADATA says it.
+    """Return the requirements of a wheel from METADATA, without those of extras.
 
     Args:
         wheel: The file.
@@ -382,7 +382,7 @@ def _ask_probe(python: Path, slots: dict[str, dict[str, tuple[int, ...]]], scrat
     question = scratch / "question.json"
     question.write_text(json.dumps(slots), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON"))}
-    # The slots are filled while loading and not at the first call.
+    # With this the loader fills the slots at load time and not at the first call.
     environment.update(LD_BIND_NOW="1", PJRT_DEVICE="CPU")
     completed = runner.run([python, "-I", _PROBE, question], name="import", env=environment, cwd=scratch, check=False)
     if completed.returncode != 0:
@@ -401,8 +401,8 @@ def _ask_probe(python: Path, slots: dict[str, dict[str, tuple[int, ...]]], scrat
 
 def _fail(wheel: PatchedWheel, expected: str, found: str) -> NoReturn:
     raise VerifyError(
-        f"{wheel.path.name} is not what it has to be",
+        f"{wheel.path.name} fails a check",
         expected=expected,
         found=found,
-        next_step="Build again; if it stays so, this is a bug in castoff.",
+        next_step="Build again; if it fails again, this is a bug in castoff.",
     )

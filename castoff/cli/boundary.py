@@ -1,4 +1,4 @@
-"""Errors become output and an exit code here and nowhere else."""
+"""The one place where errors become output and an exit code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def boundary(console: Console) -> Iterator[Console]:
         console.error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        console.warn("stopped; the output folder is as it was")
+        console.warn("stopped; the output folder is unchanged")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     except BrokenPipeError:
-        # Whoever read the output has enough of it (head); Python must not try again at exit.
+        # The reader of the output has closed it (head); Python must not write to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(128 + signal.SIGPIPE) from None
     except OSError as error:

@@ -37,14 +37,14 @@ def build_command(
         typer.Option(help="Where the output folder, such as 2.9-cpu, goes.", show_default="dist in castoff's tree"),
     ] = ROOT / "dist",
     verify_install: InstallOption = True,
-    dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    dry_run_only: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
     """Build patched torch and torch_xla wheels from the stock ones.
 
-    The output folder has the two wheels, constraints.txt (so that `pip install -c` cannot bring stock torch back)
-    and manifest.json (what went in). It appears whole, or stays as it was.
+    The output folder has the two wheels, constraints.txt (so that `pip install -c` does not install stock torch again)
+    and manifest.json (what went in). It is replaced in one step, or not at all.
 
     In a container, with docker, podman or buildah: ./build.sh --docker and the same options.
     """
@@ -70,7 +70,7 @@ def verify_command(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="The interpreter to try the wheels with.",
+            help="The interpreter to install the wheels with.",
             show_default="one of the wheels' version, if there is one",
         ),
     ] = None,
@@ -82,24 +82,24 @@ def verify_command(
             "--upstream-tests", help="Instead, run upstream's own tests on stock and on these wheels, and compare."
         ),
     ] = False,
-    whole: Annotated[bool, typer.Option("--all", help="All of upstream's tests that are known; takes hours.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="All of upstream's test suites; takes hours.")] = False,
     environments: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="STOCK PATCHED", help="The Pythons of two environments, so that none have to be made."),
+        typer.Option(metavar="STOCK PATCHED", help="The Pythons of two environments to use, instead of new ones."),
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--checkout", help="A checkout of torch to take upstream's tests from.")
     ] = None,
     outcomes: Annotated[
-        Path | None, typer.Option(help="A folder that keeps the outcomes on stock wheels for the next time.")
+        Path | None, typer.Option(help="A folder where the outcomes on stock wheels are kept for the next run.")
     ] = None,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
     """Check wheels that were built before.
 
-    They are compared with upstream's member by member, their libraries with what the platform tag allows, and
-    unless told otherwise they are installed, imported, and looked at while running.
+    They are compared with upstream's member by member, and their libraries with what the platform tag allows. Then
+    they are installed and imported, and the interpositions are checked in the running process.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         if upstream_tests:

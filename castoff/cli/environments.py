@@ -1,4 +1,4 @@
-"""doctor and audit: look at an environment, and at a program in it."""
+"""doctor and audit: examine an environment, and a program in it."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ app = typer.Typer()
 def doctor_command(
     python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The Python of the environment to look at.", show_default="the active one"),
+        typer.Option(metavar="PATH", help="The Python of the environment to examine.", show_default="the active one"),
     ] = None,
     require_tpu: Annotated[bool, typer.Option("--require-tpu", help="Count a missing TPU as a fault.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Look whether an environment with the wheels is well: versions, ABI, topics, interpositions, libtpu, TPU.
+    """Examine an environment with the wheels: versions, ABI, topics, interpositions, libtpu, TPU.
 
-    Exit status 1 if something is amiss. On a host that has the wheels only: `python -m castoff_doctor`.
+    Exit status 1 if there are problems. On a host that has the wheels only: `python -m castoff_doctor`.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         with command_context(console) as context:
             well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
-        verdict = "all is well" if well else "something is amiss"
+        verdict = "no problems found" if well else "problems found"
         data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
         console.result(f"{doctor.report(findings)}\n{verdict}", data)
     if not well:
@@ -59,7 +59,7 @@ def audit_command(
     program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
     meta: Annotated[
         bool,
-        typer.Option("--meta", help="Without any device or memory: run it with torch's default device set to meta."),
+        typer.Option("--meta", help="Run it on the meta device, without any device or memory."),
     ] = False,
     max_casts: Annotated[
         int | None, typer.Option(min=0, help="Exit with 1 if the step has more casts between float dtypes.")
@@ -78,12 +78,12 @@ def audit_command(
         typer.Option(
             metavar="PATH",
             help="The Python of an environment with stock wheels, for --compare stock.",
-            show_default="one that is made for it, once",
+            show_default="one that castoff makes",
         ),
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option("--tpu", metavar="TOPOLOGY", help="Also ask the TPU compiler what it keeps of each: v5e:2x2."),
+        typer.Option("--tpu", metavar="TOPOLOGY", help="Also count how many of them the TPU compiler keeps: v5e:2x2."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with everything to this file.")
@@ -101,12 +101,12 @@ def audit_command(
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """List every cast of a step: where it comes from, why it is there, what it costs, what removes it.
+    """List every cast of a step: its origin, its reason, its cost, and what removes it.
 
     The function is called without arguments, on CPU-XLA. Each dtype conversion of its forward, backward and
     optimizer is listed with its line and module, and traced to the IR.
 
-    Exit status 1 if --max-casts or --forbid is not kept to.
+    Exit status 1 if --max-casts or --forbid is violated.
     """
     if meta and (html or compare or stock_python or topology):
         raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts and --forbid")

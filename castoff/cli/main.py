@@ -30,5 +30,5 @@ def main() -> None:
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
-    """Let a polite kill clean up like Ctrl-C does."""
+    """Make SIGTERM clean up as Ctrl-C does."""
     raise KeyboardInterrupt

@@ -16,7 +16,7 @@ class Target(StrEnum):
 
 
 class Wheels(StrEnum):
-    """Whose wheels a program can be compared under."""
+    """The wheels that a program can be compared with."""
 
     STOCK = "stock"
 
@@ -35,16 +35,16 @@ IndexOption = Annotated[
     typer.Option(
         "--index",
         metavar="URL",
-        help="A package index to look at besides those that pip is configured with. May be given more than once. "
-        "Wherever a wheel comes from, it is accepted by its hash only.",
+        help="A package index to use besides those in pip's configuration. May be given more than once. "
+        "A wheel is accepted by its hash only, whatever index it comes from.",
     ),
 ]
 InstallOption = Annotated[
     bool,
     typer.Option(
         "--verify-install/--no-verify-install",
-        help="Install the wheels into a scratch environment, import them, and look where each interposed symbol "
-        "leads. That needs a Python of the right version, and torch's dependencies from a package index.",
+        help="Install the wheels into a scratch environment, import them, and check that each interposition "
+        "takes effect. That needs a Python of the right version, and torch's dependencies from a package index.",
     ),
 ]
 

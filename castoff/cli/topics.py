@@ -1,4 +1,4 @@
-"""topics, lint and status: what the topics are and what state they are in."""
+"""topics, lint and status: list and check the topics, and show their state on each pin."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def topics_command(json_lines: JsonOption = False) -> None:
 
 @app.command("lint")
 def lint_command(json_lines: JsonOption = False) -> None:
-    """Check what every topic owes: its reason with a link, all pins, small hunks, tests that fail on stock.
+    """Check every topic: its reason with a link, its state on all pins, small hunks, tests that fail on stock.
 
-    Exit status 1 if one owes something.
+    Exit status 1 if there are problems.
     """
     with boundary(Console(json_lines=json_lines)) as console:
         findings = lint_topics(ROOT)
@@ -48,7 +48,7 @@ def lint_command(json_lines: JsonOption = False) -> None:
             text = "".join(f"\n  {name:<8} {value}" for name, value in rows)
             console.result(f"{finding.topic}{text}", dict(asdict(finding)))
         if not findings:
-            console.result("every topic is well", {"findings": 0})
+            console.result("topics: no problems found", {"findings": 0})
     if findings:
         raise typer.Exit(1)
 

@@ -33,7 +33,7 @@ def tpu_compile_command(
         str, typer.Option(help="The TPUs: a generation (v4, v5e, v5p, v6e) and the chips along each axis.")
     ] = "v5e:2x2",
     compare: Annotated[
-        Wheels | None, typer.Option(help="Also run the function under stock wheels, and show both.")
+        Wheels | None, typer.Option(help="Also run the function with stock wheels, and show both.")
     ] = None,
     python: ProgramPythonOption = None,
     calls: CallsOption = 2,
@@ -71,9 +71,9 @@ def tpu_compile_command(
 def tpu_environment_command(
     pin: PinOption = "2.9", verbose: VerboseOption = False, json_lines: JsonOption = False
 ) -> None:
-    """Make the TPU compiler's environment, if it is not there, and print its Python and the folder of results.
+    """Make the TPU compiler's environment if it does not exist, and print its Python and the folder of results.
 
-    Tests that are to compile for TPUs take the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
+    Tests that compile for TPUs read the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
         python = compiler_environment(load_pin(ROOT / "pins", pin), context)

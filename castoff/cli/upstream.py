@@ -30,15 +30,13 @@ def drift_command(
             "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
         ),
     ],
-    topic: Annotated[
-        list[str] | None, typer.Option(help="Look at this topic only. May be given more than once.")
-    ] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Check this topic only. May be given more than once.")] = None,
     project: Annotated[Project, typer.Option(help="Whose branch, tag or commit it is.")] = Project.TORCH,
     python: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The Python of an environment with stock wheels of that release and pytest, so that none is made.",
+            help="The Python of an environment with stock wheels of that release and pytest, instead of a new one.",
         ),
     ] = None,
     tests: Annotated[
@@ -48,13 +46,13 @@ def drift_command(
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Hold the topics against a newer upstream: which still apply, and which are upstream already.
+    """Check the topics against a newer upstream: which still apply, and which are upstream already.
 
-    Files and hunks are laid on the newer tree without fuzz. What is upstream already is found by behaviour: the
+    Files and hunks are applied to the newer tree without fuzz. What is upstream already is found by behaviour: the
     topic's own tests run on stock wheels of that release, and those that fail on our pins' stock wheels but
-    pass there show what has arrived. A wheel has no C++ sources: give a checkout to try hunks on those.
+    pass there show what upstream has. A wheel has no C++ sources: give a checkout to try hunks on C++.
 
-    Exit status 1 if a topic that is not all upstream no longer applies.
+    Exit status 1 if a topic no longer applies and is not fully upstream.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         well = show_drift(
@@ -72,11 +70,11 @@ def drift_command(
 
 @app.command("checkout")
 def checkout_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or one that does not exist.")],
     pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
     project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
     update: Annotated[
-        bool, typer.Option("--update", help="If it is there already, bring it up to date with the topics.")
+        bool, typer.Option("--update", help="If it exists, bring it up to date with the topics.")
     ] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
@@ -101,12 +99,12 @@ def refresh_command(
 
 @app.command("stage")
 def stage_command(
-    topic: Annotated[str, typer.Argument(help="The topic to carry upstream, such as grad-dtype.")],
+    topic: Annotated[str, typer.Argument(help="The topic to send upstream, such as grad-dtype.")],
     onto: Annotated[
         str,
         typer.Option(
             metavar="DIR|REF",
-            help="Upstream's tree: the folder of a checkout (castoff's own commits in it are passed over), or a "
+            help="Upstream's tree: the folder of a checkout (castoff's own commits in it are ignored), or a "
             "branch, tag or commit of upstream's repository, which is fetched into the output folder.",
         ),
     ],
@@ -120,14 +118,14 @@ def stage_command(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The Python of an environment that has the topic, to run the staged tests with.",
+            help="The Python of an environment with the topic, to run the staged tests.",
             show_default="one with the wheels of that release in dist/",
         ),
     ] = None,
     stock: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="That of one with stock wheels: the staged tests must fail there.", show_default="none"
+            metavar="PATH", help="The same with stock wheels: the staged tests must fail there.", show_default="none"
         ),
     ] = None,
     compile_cpp: Annotated[
@@ -139,11 +137,11 @@ def stage_command(
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Make of a topic what upstream would merge: a branch, patches, and the text of a pull request.
+    """Turn a topic into what upstream would merge: a branch, patches, and the text of a pull request.
 
     The topic's files and hunks, and those of the topics that it requires, become a commit each in upstream's
-    style, without a word of castoff: formatted and linted by upstream's own settings, compiled, and with its
-    tests in upstream's own form. What fails is not staged. The text has the tests' real output.
+    style, without castoff's name: formatted and linted with upstream's own settings, compiled, and with its
+    tests in upstream's own form. If a check fails, nothing is staged. The text has the tests' real output.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         stage(
@@ -166,12 +164,12 @@ def pin_new_command(
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Add a pin: look up the releases in the package index, try every topic on them, write down what was found.
+    """Add a pin: find the releases in the package index, try every topic on them, write the results.
 
-    pins/MAJOR.MINOR.toml gets every hash, the commits that the wheels say, the platform, the C++ ABI and what goes
-    with them on a device; each topic.toml, whether the topic applies, with its hunks and symbols. What could not be
-    found out is printed as a list. Files that are there are not overwritten: mend what needs a hand, remove what
-    topic.toml says of the pin, and give the command again.
+    pins/MAJOR.MINOR.toml gets every hash, the commits that the wheels state, the platform, the C++ ABI and the runtime
+    of the device; each topic.toml, whether the topic applies, with its hunks and symbols. What could not be found
+    out is printed as a list. Existing files are not overwritten: do what needs manual work, remove the pin's line
+    from topic.toml, and run the command again.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         new_pin(name, indexes=tuple(index or ()), console=console)

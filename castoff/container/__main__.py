@@ -1,4 +1,4 @@
-"""The command line: ./build.sh --docker and docker/train.sh end here.
+"""The command line that ./build.sh --docker and docker/train.sh call.
 
 python3 -m castoff.container build [--engine NAME] [--base IMAGE] [arguments of ./build.sh]
 python3 -m castoff.container train --target cpu|tpu [options]
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     )
     for command in (build, train):
         command.add_argument("--engine", choices=ENGINES, help="the container engine (the first of these that answers)")
-        command.add_argument("--base", help="the image to start from (the Dockerfile's own; Debian 12 it must be)")
+        command.add_argument("--base", help="the image to start from (the Dockerfile's own; it must be Debian 12)")
     train.add_argument("--target", choices=["cpu", "tpu"], required=True)
     train.add_argument("--pin", default="2.9", help="the pin (%(default)s)")
     train.add_argument("--dist", type=Path, default=ROOT / "dist", help="where ./build.sh put its output folders")
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         "--cuda-packages",
         choices=["install", "leave-out"],
         default="install",
-        help="what a CUDA build of torch asks for; left out, the image runs only where they are mounted into it",
+        help="the packages that a CUDA build of torch requires; without them the image runs only with them mounted",
     )
     options, rest = parser.parse_known_args(arguments)
     if options.command == "train" and rest:

@@ -1,4 +1,4 @@
-"""The builder: ./build.sh --docker, which runs `castoff build` in an image that has all it needs."""
+"""The builder: ./build.sh --docker, which runs `castoff build` in an image with everything that it needs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from castoff.container.network import Network, without_folders
 from castoff.core.places import cache_root, xdg_cache
 
 CONTEXT = ("apt-install.sh", "builder.Dockerfile", "builder.packages")
-"""What of docker/ the image is made from, with the lock file of the build's tools."""
+"""The files of docker/ that the image is made from, besides the lock file of the build's tools."""
 
 
 def build_in_container(
     root: Path, arguments: Sequence[str], engine: Engine, network: Network, base: str | None = None
 ) -> int:
-    """Make the builder where it is not there yet, run `castoff build` in it, and return its exit status.
+    """Make the builder if it does not exist, run `castoff build` in it, and return its exit status.
 
     Args:
         root: castoff's tree.
         arguments: The arguments of `castoff build`.
         engine: The container engine.
-        network: What the container is lent of this machine.
+        network: This machine's package index and certificates.
         base: The image to start from; the Dockerfile's own if not given.
 
     Raises:
@@ -59,9 +59,9 @@ def run(engine: Engine, job: Job) -> int:
 
 
 def builder_image(root: Path, work: Path, network: Network, base: str | None) -> Image:
-    """Put the context of the builder together and return the image that is to be made from it.
+    """Make the context of the builder and return the image to build from it.
 
-    Its name has the hash of all that goes into it, so that there is one for each state of the lists.
+    Its name has the hash of all its inputs, so there is one for each state of the lists.
     """
     context = work / "context"
     context.mkdir()
@@ -88,7 +88,7 @@ def builder_job(
         root: castoff's tree.
         tag: The builder.
         arguments: The arguments of `castoff build`.
-        network: What the container is lent of this machine.
+        network: This machine's package index and certificates.
         environment: The environment variables.
     """
     variables, volumes = network.for_run()
@@ -115,8 +115,8 @@ def builder_job(
 def cache_volumes(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders that hold castoff's cache and uv's.
 
-    One folder where they lie side by side: hard links, which spare 5 GB in each trial of the wheels, do not go
-    from one mount to another.
+    One folder if they are in the same folder: hard links, which save 5 GB for each installation of the wheels,
+    do not work across mounts.
     """
     caches = [cache_root(), _uv_cache(environment)]
     return [xdg_cache()] if all(cache.parent == xdg_cache() for cache in caches) else caches
@@ -139,7 +139,7 @@ def absolute_out(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _git_folders(root: Path) -> list[Path]:
-    """Return where git keeps what belongs to the tree: manifest.json names its revision."""
+    """Return git's folders of the tree: manifest.json has its revision."""
     command = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -149,7 +149,7 @@ def _git_folders(root: Path) -> list[Path]:
 
 
 def _without_nested(volumes: Mapping[Path, str]) -> dict[Path, str]:
-    """Leave out what a folder that can be written already shows."""
+    """Leave out volumes inside a folder that is mounted writable."""
     shown = [folder for folder, mode in volumes.items() if mode == "rw"]
     return {
         folder: mode

@@ -1,4 +1,4 @@
-"""Container engines: docker, podman and buildah, by one set of commands."""
+"""Container engines: the same commands for docker, podman and buildah."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from castoff.core.errors import ContainerError
 
 ENGINES = ("docker", "podman", "buildah")
-"""Those that are known, in the order in which they are tried."""
+"""The supported engines, in the order in which they are tried."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Engine:
             job: The program.
             container: A name for the container.
         """
-        # Where root inside is who calls, that is who has to run; podman can keep the ids as they are.
+        # Where root inside is the calling user, run as root; podman can keep the ids as they are.
         user, group = (0, 0) if self.rootless and self.name != "podman" else job.user
         options = ["--user", f"{user}:{group}"]
         options += ["--workingdir" if self.name == "buildah" else "--workdir", str(job.folder)]
@@ -67,11 +67,11 @@ class Engine:
                 [self.path, "run", "--network", "host", *options, container, "--", *job.command],
                 [self.path, "rm", container],
             ]
-        # By name only: the values, which may hold a password, come from the environment that the engine is run in.
+        # By name only: the values, which may have a password, come from the environment of the engine.
         for name in job.variables:
             options += ["--env", name]
         if self.name == "podman":
-            # Who calls is the same user inside, and SELinux lets the container at the mounted folders.
+            # The calling user is the same user inside, and SELinux allows the container to use the mounted folders.
             options += ["--security-opt", "label=disable", *(["--userns", "keep-id"] if self.rootless else [])]
         run = [self.path, "run", "--name", container, "--network", "host", *options]
         return [
@@ -88,7 +88,7 @@ class Image:
     context: Path  # the folder that the build sees
     dockerfile: str  # the Dockerfile in it
     stage: str = ""  # the stage to stop at; the last one if empty
-    secrets: Mapping[str, Path] = field(default_factory=dict)  # files that are there for the time of the build, by name
+    secrets: Mapping[str, Path] = field(default_factory=dict)  # files that exist during the build only, by name
     arguments: Mapping[str, str] = field(default_factory=dict)  # build arguments
     labels: Mapping[str, str] = field(default_factory=dict)  # labels
 
@@ -138,7 +138,7 @@ def _ask(name: str, path: str) -> subprocess.CompletedProcess[str]:
 
 
 def _is_rootless(name: str, answer: str) -> bool:
-    """Docker's daemon may be another user's; the others run as who calls them."""
+    """Docker's daemon may be another user's; the other engines run as the calling user."""
     return "rootless" in answer if name == "docker" else os.geteuid() != 0
 
 
@@ -163,11 +163,13 @@ def build_image(engine: Engine, image: Image) -> None:
     Raises:
         ContainerError: The engine failed.
     """
-    status = carry_out(engine.build(image), {"DOCKER_BUILDKIT": "1"})  # older dockers' default lacks secrets
+    status = carry_out(
+        engine.build(image), {"DOCKER_BUILDKIT": "1"}
+    )  # the default builder of older dockers has no secrets
     if status != 0:
         raise ContainerError(
             f"{image.tag} could not be built",
             expected=f"{engine.name} builds {image.dockerfile}",
-            found=f"exit status {status}; its own words are above",
-            next_step="Mend what they name, and run the same command again.",
+            found=f"exit status {status}; its messages are above",
+            next_step="Correct the problem, and run the same command again.",
         )

@@ -1,6 +1,6 @@
-"""What a container is lent of this machine: its package index, its proxy and the certificates that it trusts.
+"""The network settings of this machine for containers: package index, proxy and trusted certificates.
 
-Nothing of it stays in an image. While an image is built it is there as secrets; while a container runs, as
+None of them stay in an image. While an image is built they are secrets; while a container runs, they are
 environment variables and a mounted file.
 """
 
@@ -27,10 +27,10 @@ _PLACES = ("index-url", "extra-index-url", "find-links")
 
 @dataclass(frozen=True)
 class Network:
-    """How this machine reaches a package index."""
+    """The settings with which this machine reaches a package index."""
 
-    variables: Mapping[str, str]  # environment variables that say so to pip, uv and others
-    certificates: Path | None  # the file of certificates that it trusts beyond the usual, or None
+    variables: Mapping[str, str]  # environment variables for pip, uv and other programs
+    certificates: Path | None  # the file of additional trusted certificates, or None
     folders: tuple[Path, ...]  # folders of this machine that serve as indexes
 
     def for_run(self) -> tuple[dict[str, str], dict[Path, str]]:
@@ -59,11 +59,11 @@ class Network:
 
 
 def machine_network(environment: Mapping[str, str], listing: str | None = None) -> Network:
-    """Return how this machine reaches a package index.
+    """Return the settings with which this machine reaches a package index.
 
     Args:
         environment: The environment variables.
-        listing: What `pip config list` prints; asked of the running Python's pip if not given.
+        listing: The output of `pip config list`; of the running Python's pip if not given.
     """
     settings = pip_settings(_ask_pip() if listing is None else listing)
     certificates = _certificates(environment, settings)
@@ -73,7 +73,7 @@ def machine_network(environment: Mapping[str, str], listing: str | None = None) 
             words = settings[name].split()
             local = [path for word in words if name in _PLACES and (path := _local(word)) is not None]
             folders += [path for path in local if path.is_dir()]
-            # A folder that is not there would be an error of uv's.
+            # uv fails for a folder that does not exist.
             words = [word for word in words if name not in _PLACES or _local(word) is None or _local(word) in folders]
             if words:
                 kept[name] = " ".join(words)
@@ -88,7 +88,7 @@ def machine_network(environment: Mapping[str, str], listing: str | None = None) 
 
 
 def without_folders(network: Network) -> Network:
-    """Return the same without what a container cannot see while an image is built: folders of this machine."""
+    """Return the same without folders of this machine, which a build of an image cannot see."""
     variables = {}
     for name, value in network.variables.items():
         separator = "," if name == "UV_FIND_LINKS" else " "
@@ -99,7 +99,7 @@ def without_folders(network: Network) -> Network:
 
 
 def _local(word: str) -> Path | None:
-    """Return the folder of this machine that a place of pip's means, or None."""
+    """Return the folder of this machine that a value of pip's settings is, or None."""
     parts = urlsplit(word)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

@@ -24,7 +24,7 @@ CONTEXT = (
     "train.lock",
     "train.packages",
 )
-"""What of docker/ the image is made from, with the output folder."""
+"""The files of docker/ that the image is made from, besides the output folder."""
 
 
 def make_image(
@@ -43,7 +43,7 @@ def make_image(
         root: castoff's tree.
         dist: The output folder, such as dist/2.9-tpu.
         engine: The container engine.
-        network: What the build is lent of this machine.
+        network: This machine's package index and certificates.
         tag: The image's name; castoff-train:<pin>-<target> if not given.
         base: The image to start from; the Dockerfile's own if not given.
         cuda: "install" or "leave-out": the packages for GPUs that a CUDA build of torch asks for.
@@ -52,7 +52,7 @@ def make_image(
         ContainerError: There are no wheels, or the engine failed.
     """
     manifest = read_manifest(dist)
-    # Beside the wheels: hard links, which cost no disk, stay within a file system.
+    # Beside the wheels: hard links, which need no disk space, work only within a file system.
     with tempfile.TemporaryDirectory(prefix=".image-", dir=dist.parent) as work:
         context = assemble(root, dist, Path(work))
         image = Image(
@@ -91,7 +91,7 @@ def read_manifest(dist: Path) -> dict[str, Any]:
 
 
 def assemble(root: Path, dist: Path, work: Path) -> Path:
-    """Put the context of the image together: the files of docker/, and the output folder by hard links."""
+    """Make the context of the image: the files of docker/, and the output folder by hard links."""
     context = work / "context"
     (context / "dist").mkdir(parents=True)
     for name in CONTEXT:
@@ -105,7 +105,7 @@ def assemble(root: Path, dist: Path, work: Path) -> Path:
 
 
 def labels(manifest: dict[str, Any]) -> dict[str, str]:
-    """Return the labels of an image: what its wheels were made from."""
+    """Return the labels of an image, which describe its wheels."""
     pin, wheels = manifest["pin"], manifest["wheels"]
     versions = ", ".join(f"{project} {wheel['version']}" for project, wheel in wheels.items())
     found = {

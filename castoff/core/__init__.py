@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, the console, running programs, the cache. Knows nothing of pins or wheels."""
+"""The base of all layers: errors, the console, running programs, the cache. Nothing here depends on pins or wheels."""

@@ -1,7 +1,7 @@
-"""The cache: everything that is kept between builds, by the hash of what it was made from.
+"""The cache: everything that is kept between builds, under the hash of its inputs.
 
 Nothing in it is ever changed in place. A folder appears by one rename, under a lock, so two builds
-at once are safe and a killed one leaves nothing that looks finished.
+can run at the same time, and a killed one leaves nothing that looks finished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Cache:
 
     Args:
         root: The folder; made when needed.
-        console: Told when another build has to be waited for.
+        console: Reports that another build is being waited for.
     """
 
     def __init__(self, root: Path, console: Console) -> None:
@@ -72,9 +72,9 @@ class Cache:
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
-        """Lend an empty folder on the cache's file system, and remove it afterwards.
+        """Provide an empty folder on the cache's file system, and remove it afterwards.
 
-        The caller holds the lock of the same name, so what a killed build left there is litter.
+        The caller holds the lock of the same name, so whatever is there was left by a killed build.
 
         Args:
             name: The folder's name.
@@ -88,7 +88,7 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def ensure(self, folder: Path, name: str, make: Callable[[Path], None]) -> Path:
-        """Return a folder of the cache, made first if it is not there.
+        """Return a folder of the cache; make it first if it does not exist.
 
         Args:
             folder: The folder, one of this cache's.
@@ -107,35 +107,35 @@ class Cache:
         return folder
 
     def keep_folder(self, folder: Path, filled: Path) -> None:
-        """Put a finished folder, which is on the cache's file system, into its place.
+        """Move a finished folder, which is on the cache's file system, into the cache.
 
         Args:
-            folder: The place, whose lock the caller holds.
-            filled: What goes there.
+            folder: Its path in the cache, whose lock the caller holds.
+            filled: The finished folder.
         """
         folder.parent.mkdir(parents=True, exist_ok=True)
         filled.rename(folder)
 
     def keep_file(self, path: Path, finished: Path) -> None:
-        """Put a finished file, which is on the cache's file system, into its place; it may be there already.
+        """Move a finished file, which is on the cache's file system, into the cache, which may have it already.
 
         Args:
-            path: The place.
+            path: Its path in the cache.
             finished: The file.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         finished.replace(path)
 
     def trim(self, folder: Path, *, most: int) -> None:
-        """Remove what was not used for longest from a folder of the cache.
+        """Remove the least recently used entries of a folder of the cache.
 
         Args:
             folder: The folder.
-            most: How many entries stay.
+            most: The number of entries to keep.
         """
         entries = []
         for path in folder.iterdir() if folder.is_dir() else ():
-            with suppress(FileNotFoundError):  # another build trims it, too
+            with suppress(FileNotFoundError):  # another build removed it at the same time
                 entries.append((path.stat().st_mtime_ns, path))
         for _, path in sorted(entries, reverse=True)[most:]:
             if path.is_dir():

@@ -1,6 +1,6 @@
-"""What a person, a log or a program sees of a run.
+"""The output of a command, for a person, a log or a program.
 
-One of three faces, chosen once: progress bars on a terminal, plain lines elsewhere (a CI log),
+One of three forms, chosen once: progress bars on a terminal, plain lines elsewhere (a CI log),
 or one JSON object a line with ``--json``. Progress goes to standard error; results, and all of
 the JSON, to standard output.
 """
@@ -24,7 +24,7 @@ from castoff.core.errors import CastoffError
 from castoff.core.text_table import text_table
 
 Advance = Callable[[int, int], None]
-"""Told ``(done, total)`` as bytes go by."""
+"""Called with ``(done, total)`` in bytes while data is transferred."""
 
 
 def no_advance(_done: int, _total: int) -> None:
@@ -73,13 +73,13 @@ class Console:
 
     @contextmanager
     def progress(self, about: str) -> Iterator[Advance]:
-        """Show how far a long transfer is, where someone is looking.
+        """Show the progress of a long transfer, on a terminal.
 
         Args:
             about: What is being moved.
 
         Yields:
-            The function to tell bytes done and bytes in all.
+            The function to call with the bytes done and the bytes in total.
         """
         if self._json or not self._rich.is_terminal:
             yield no_advance
@@ -90,12 +90,12 @@ class Console:
             yield lambda done, total: bars.update(task, completed=done, total=total)
 
     def note(self, text: str) -> None:
-        """Say something worth knowing."""
+        """Write a note."""
         self._event({"event": "note", "text": text})
         self._print(f"         {escape(text)}", f"         {text}")
 
     def warn(self, text: str) -> None:
-        """Say something that may matter to the user."""
+        """Write a warning."""
         self._event({"event": "warning", "text": text})
         self._print(f"[yellow]warning[/]  {escape(text)}", f"warning  {text}")
 
@@ -106,7 +106,7 @@ class Console:
             self._print(f"         [dim]$ {escape(text)}[/]", f"         $ {text}")
 
     def result(self, text: str, data: dict[str, object]) -> None:
-        """Give what the user asked for.
+        """Write the result of the command.
 
         Args:
             text: For a person.
@@ -118,12 +118,12 @@ class Console:
             print(text, file=self._out, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], below: str, data: dict[str, object]) -> None:
-        """Give a table as the result; one of no rows is not shown, and what is below it is.
+        """Write a table as the result; without rows, only the text below it.
 
         Args:
             columns: The columns' titles.
             rows: The cells of each row.
-            below: What is to be read under the table.
+            below: The text below the table.
             data: The same for a program.
         """
         if not rows:

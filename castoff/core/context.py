@@ -1,4 +1,4 @@
-"""What every stage that touches the world is handed."""
+"""The context of a command: its cache, its runner and its console."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from castoff.core.runner import Runner
 
 @dataclass(frozen=True)
 class Context:
-    """The means of a build."""
+    """What every stage needs that runs programs, reports or keeps files."""
 
     cache: Cache  # where things are kept between builds
     runner: Runner  # runs other programs
-    console: Console  # tells the user
+    console: Console  # reports to the user
 
 
 @contextmanager
 def command_context(console: Console) -> Iterator[Context]:
-    """Lend the means of a command that builds nothing. Its logs stay if it fails: the error names them.
+    """Provide the context of a command that builds nothing. Its logs are kept if it fails: the error names them.
 
     Args:
-        console: Tells the user.
+        console: Reports to the user.
     """
     logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
     yield Context(Cache(cache_root(), console), Runner(logs, console), console)

@@ -1,6 +1,6 @@
 """Every error that castoff raises on purpose.
 
-Each class is one kind of trouble with its own exit code, and each instance says what was
+Each class is one kind of error with its own exit code, and each instance says what was
 expected, what was found and what to do next. They become output in one place, ``cli.boundary``.
 """
 
@@ -18,13 +18,13 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class CastoffError(Exception):
-    """Trouble that the user can understand and act on.
+    """An error that the user can understand and correct.
 
     Args:
         summary: One line: what went wrong.
-        expected: What had to be so.
-        found: What was so instead.
-        next_step: What to do about it, a command where there is one.
+        expected: What was expected.
+        found: What was found instead.
+        next_step: What to do, as a command if there is one.
     """
 
     exit_code: ClassVar[int]
@@ -57,14 +57,14 @@ class PinError(CastoffError):
 
 
 class FetchError(CastoffError):
-    """A wheel could not be had under one of its pinned hashes."""
+    """A wheel with one of the pinned hashes cannot be downloaded."""
 
     exit_code = 11
     kind = "fetch"
 
 
 class TopicError(CastoffError):
-    """A topic's folder or ``topic.toml`` is not as it must be."""
+    """A topic's folder or ``topic.toml`` is wrong."""
 
     exit_code = 12
     kind = "topic"
@@ -78,21 +78,21 @@ class ApplyError(CastoffError):
 
 
 class CompileError(CastoffError):
-    """An overlay does not compile, or is not what its topics declare."""
+    """An overlay does not compile, or does not have the symbols that its topics declare."""
 
     exit_code = 14
     kind = "compile"
 
 
 class RepackError(CastoffError):
-    """A wheel cannot be taken apart or put together again."""
+    """A wheel cannot be unpacked or packed again."""
 
     exit_code = 15
     kind = "repack"
 
 
 class VerifyError(CastoffError):
-    """A finished wheel does not hold what it promises."""
+    """A finished wheel fails a check."""
 
     exit_code = 16
     kind = "verify"
@@ -113,7 +113,7 @@ class ChangelogError(CastoffError):
 
 
 class MachineError(CastoffError):
-    """This machine lacks something the build needs: a tool, a Python."""
+    """This machine lacks something that the build needs: a tool, a Python."""
 
     exit_code = 19
     kind = "machine"
@@ -127,7 +127,7 @@ class CommandError(CastoffError):
 
 
 class StorageError(CastoffError):
-    """A disk is full, read-only or closed to us."""
+    """A disk is full, read-only or not accessible."""
 
     exit_code = 21
     kind = "storage"
@@ -141,28 +141,28 @@ class TpuError(CastoffError):
 
 
 class CheckoutError(CastoffError):
-    """A checkout cannot be made there, or is not one that castoff can take a topic from."""
+    """A checkout cannot be made there, or is not one that castoff made."""
 
     exit_code = 24
     kind = "checkout"
 
 
 class UpstreamTestsError(CastoffError):
-    """Upstream's own tests do not end on the patched wheels as on the stock ones."""
+    """Upstream's own tests have other outcomes on the patched wheels than on the stock ones."""
 
     exit_code = 26
     kind = "upstream-tests"
 
 
 class ContainerError(CastoffError):
-    """A container engine failed, or none is there."""
+    """A container engine failed, or there is none."""
 
     exit_code = 30
     kind = "container"
 
 
 class StageError(CastoffError):
-    """A topic cannot become a pull request: a test fails, or a name of castoff is left in it."""
+    """A topic cannot become a pull request: a test fails, or castoff's name is left in it."""
 
     exit_code = 28
     kind = "stage"
@@ -179,7 +179,7 @@ _STORAGE_NEXT_STEPS = {
     errno.ENOSPC: "Free some space (a build needs about 6 GB), or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EDQUOT: "Raise the quota, or move the cache with CASTOFF_CACHE or the output with --out.",
     errno.EFBIG: "Raise the file size limit (`ulimit -f`): torch's wheel alone is about 900 MB.",
-    errno.EROFS: "Point CASTOFF_CACHE or --out at a place that can be written.",
+    errno.EROFS: "Point CASTOFF_CACHE or --out at a writable place.",
     errno.EACCES: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
     errno.EPERM: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
 }
@@ -210,13 +210,13 @@ def full_disk(output: str, program: str) -> StorageError | None:
 
 
 def storage_error(error: OSError) -> StorageError | None:
-    """Return the StorageError that an operating system error amounts to.
+    """Return the StorageError for an operating system error.
 
     Args:
-        error: What the operating system said.
+        error: The error of the operating system.
 
     Returns:
-        The error to show, or None where the cause is not the disk.
+        The error to show, or None if the cause is not the disk.
     """
     next_step = _STORAGE_NEXT_STEPS.get(error.errno or 0)
     if next_step is None:
@@ -224,7 +224,7 @@ def storage_error(error: OSError) -> StorageError | None:
     where = error.filename2 or error.filename or "a file of the build"
     return StorageError(
         f"{error.strerror}: {where}",
-        expected=f"{where} can be written",
+        expected=f"{where} is writable",
         found=str(error.strerror),
         next_step=next_step,
     )

@@ -1,4 +1,4 @@
-"""Which CPython the wheels are for, and where one is to try them with."""
+"""The CPython that the wheels are for, and an interpreter of that version on this machine."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def find_interpreter(request: str | None, runner: Runner, supported: Sequence[st
     Args:
         request: A version such as "3.12", the path of an interpreter, or None for the running one.
         runner: Runs the interpreter to ask it what it is.
-        supported: Versions, oldest first. Where the running one is none of them, None means the newest
+        supported: Versions, oldest first. If the running one is none of them, None means the newest
             of them that is on this machine.
 
     Returns:
-        The interpreter. One asked for by version may have no path: wheels can be built for it,
-        but not tried.
+        The interpreter. One that was given by version may have no path: wheels can be built for it,
+        but not installed.
 
     Raises:
-        MachineError: The path is not that of a CPython for this machine, or none that is supported is there.
+        MachineError: The path is not that of a CPython for this machine, or no supported one is on it.
     """
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if request == running or (request is None and (running in supported or not supported)):
@@ -94,18 +94,18 @@ def _newest(supported: Sequence[str], running: str, runner: Runner) -> Interpret
             return Interpreter(version, path)
     versions = " or ".join(reversed(supported))
     raise MachineError(
-        "this pin needs another CPython than the running one",
+        "this pin does not support the running CPython",
         expected=f"CPython {versions}, on PATH, in pyenv or in uv",
         found=f"CPython {running}",
         next_step=f"Install one (uv python install {supported[-1]}, or pyenv install {supported[-1]}), or give its "
-        f"path with --python. --python {supported[-1]} builds the wheels without trying them.",
+        f"path with --python. --python {supported[-1]} builds the wheels without installing them.",
     )
 
 
 def _locate(version: str, runner: Runner) -> Path | None:
     """Find an interpreter of a version: on PATH, else among those of pyenv, else of uv."""
     for path in _candidates(version, runner):
-        # A version manager's shim may be there without the Python behind it: ask it.
+        # A version manager's shim can exist without the Python behind it: run it.
         if _ask(path, runner) == ("CPython", version, "x86_64"):
             return path
     return None

@@ -1,6 +1,6 @@
-"""pip's configuration, said in uv's words.
+"""pip's configuration as uv's environment variables.
 
-uv does not read pip's configuration. Where a user has configured pip alone, uv is given the same
+uv does not read pip's configuration. If a user has configured only pip, uv gets the same
 indexes and certificates through its environment variables.
 """
 
@@ -48,11 +48,11 @@ def uv_environment(settings: Mapping[str, str], environment: Mapping[str, str], 
 
     Args:
         settings: pip's settings.
-        environment: The environment as it is.
+        environment: The present environment.
         has_uv_config: Whether the user has a configuration file of uv.
     """
     result = dict(environment)
-    # The scratch environment is castoff's own business, and so is its Python.
+    # castoff itself chooses the scratch environment and its Python.
     for name in ("VIRTUAL_ENV", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE", "PYTHONPATH"):
         result.pop(name, None)
     result["UV_PYTHON_DOWNLOADS"] = "never"
@@ -73,7 +73,7 @@ def uv_environment(settings: Mapping[str, str], environment: Mapping[str, str], 
 
 
 def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return where pip looks for packages, in uv's words."""
+    """Return the places where pip looks for packages, as uv's variables."""
     result = {}
     if "index-url" in settings:
         result["UV_DEFAULT_INDEX"] = settings["index-url"]
@@ -87,10 +87,10 @@ def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def current_uv_environment(runner: Runner) -> dict[str, str]:
-    """Return the environment to run uv in, by this machine's configuration.
+    """Return the environment to run uv in, from this machine's configuration.
 
     Args:
-        runner: Runs pip, to ask it.
+        runner: Runs `pip config list`.
     """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     listing = runner.run(command, name="pip-config").output

@@ -1,4 +1,4 @@
-"""Where things are: castoff's own tree, and its cache."""
+"""The paths of castoff's own tree and of its cache."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def cache_root() -> Path:
-    """Return the cache's folder: CASTOFF_CACHE, else where XDG puts caches."""
+    """Return the cache's folder: CASTOFF_CACHE, or a folder in the user's cache folder."""
     own = os.environ.get("CASTOFF_CACHE")
     return Path(own).absolute() if own else xdg_cache() / "castoff"
 
 
 def xdg_cache() -> Path:
-    """Return the folder of the user's caches, castoff's and other programs'."""
+    """Return the user's cache folder, which other programs use too."""
     xdg = os.environ.get("XDG_CACHE_HOME")
     return Path(xdg) if xdg else Path.home() / ".cache"

@@ -16,7 +16,7 @@ from castoff.core.errors import CommandError, MachineError, full_disk
 
 _SHOWN_LINES = 20
 _STEERS_TESTS = ("LD_", "PYTEST", "PYTHON", "PYTORCH_TEST_")
-# Upstream's tests take CI to mean upstream's own: reports by a package of theirs, lists of tests to skip.
+# With CI set, upstream's tests need upstream's own CI packages and lists of tests to skip.
 _MEANS_UPSTREAMS_CI = frozenset({"CI", "DISABLED_TESTS_FILE", "SLOW_TESTS_FILE"})
 
 
@@ -27,16 +27,16 @@ class Completed:
     args: tuple[str, ...]  # the command
     returncode: int  # its exit status
     output: str  # what it wrote to standard output and standard error, in order
-    log: Path  # the file that holds the same
+    log: Path  # the file with the same output
 
     @property
     def tail(self) -> str:
-        """The last lines of the output: where programs say what went wrong."""
+        """The last lines of the output, where programs report errors."""
         return "\n".join(self.output.rstrip().splitlines()[-_SHOWN_LINES:]) or "(no output)"
 
 
 def environment_for_tests() -> dict[str, str]:
-    """Return the environment variables less those that would change which tests run, or how, in another Python."""
+    """Return the environment variables without those that would change which tests run, or how, in another Python."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -49,7 +49,7 @@ class Runner:
 
     Args:
         logs: The folder for the logs; made when first needed.
-        console: Told each command.
+        console: Reports each command.
     """
 
     def __init__(self, logs: Path, console: Console) -> None:
@@ -73,12 +73,12 @@ class Runner:
             args: The command; no shell is involved.
             name: A short name for its log file.
             cwd: The folder to run it in.
-            env: Its whole environment; ours if not given.
+            env: Its whole environment; the present one if not given.
             check: Raise CommandError if it fails.
-            on_line: Told each line of output as it comes.
+            on_line: Called with each line of output.
 
         Returns:
-            What became of it.
+            Its exit status and output.
 
         Raises:
             CommandError: It failed and ``check`` is set; the message names the log.
@@ -124,7 +124,7 @@ class Runner:
                         if on_line is not None:
                             on_line(line.rstrip("\n"))
                 except BaseException:
-                    # An interrupted build must not leave its programs running behind it, nor theirs.
+                    # An interrupted build must not leave its programs, or their children, running.
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     raise

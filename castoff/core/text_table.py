@@ -1,4 +1,4 @@
-"""Tables as plain text. With nothing but the standard library: audits write them beside a user's torch, too."""
+"""Tables as plain text. Standard library only: audits use it in the environment of a user's torch."""
 
 from __future__ import annotations
 

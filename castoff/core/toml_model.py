@@ -30,7 +30,7 @@ def wrong(expected: str, found: str, key: str = "") -> PydanticCustomError:
     """Return the error of a validator.
 
     Args:
-        expected: What the value had to be.
+        expected: What was expected.
         found: What it is.
         key: The key at fault, for validators of a whole table.
     """
@@ -38,11 +38,11 @@ def wrong(expected: str, found: str, key: str = "") -> PydanticCustomError:
 
 
 def matching(pattern: str, expected: str) -> AfterValidator:
-    """Return the check that the whole of a string matches a pattern.
+    """Return the check that a whole string matches a pattern.
 
     Args:
         pattern: The regular expression.
-        expected: What a right string is like, for the message.
+        expected: What a correct string looks like, for the message.
     """
 
     def check(value: str) -> str:

@@ -23,6 +23,6 @@ def tool(name: str) -> Path:
             f"{name} is missing",
             expected=f"{name} beside {sys.executable}, as ci/requirements.lock pins it",
             found="no such file",
-            next_step="Run castoff through ./build.sh or .venv/bin/castoff; to make .venv anew, remove it first.",
+            next_step="Run castoff through ./build.sh or .venv/bin/castoff; remove .venv to make it again.",
         )
     return path

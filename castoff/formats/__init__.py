@@ -1,1 +1,1 @@
-"""File formats: ELF libraries, and wheels as archives. Knows nothing of pins or topics."""
+"""File formats: ELF libraries, and wheels as archives. Nothing here depends on pins or topics."""

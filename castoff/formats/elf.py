@@ -1,7 +1,7 @@
-"""Reading ELF files: what they need, what they show, where they call through slots.
+"""Reading ELF files: what they need, what they export, and the slots of their calls.
 
-pyelftools knows the formats. Only the two walks over libtorch_cpu.so (400 MB, a million
-relocations) are written out here, because an object for each entry would take minutes.
+pyelftools reads the formats. Only two loops over libtorch_cpu.so (400 MB, a million relocations)
+are written here, because an object for each entry would take minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class VersionedSymbol:
 
 
 def defined_symbols(path: Path) -> frozenset[str]:
-    """Return the symbols that a shared library shows to others."""
+    """Return the symbols that a shared library exports."""
     with path.open("rb") as file:
         table = _section(ELFFile(file), ".dynsym", SymbolTableSection)
         return frozenset(
@@ -106,7 +106,7 @@ def _symbol_indexes(elf: ELFFile, names: Collection[str]) -> dict[int, str]:
     strings = _section(elf, ".dynstr", Section).data()
     starts = {}
     for encoded, name in wanted.items():
-        # The linker may keep one string as the tail of another, so every place counts.
+        # The linker may store one string as the end of another, so every occurrence counts.
         at = strings.find(encoded)
         while at >= 0:
             starts[at] = name

@@ -1,7 +1,7 @@
-"""Splice: a zip file from another one, at the speed of copying.
+"""Splice: a changed copy of a zip file, at the speed of copying.
 
-Members that stay as they are go over raw, compressed bytes, local header and all, many at a time
-and inside the kernel where it can. Only changed and new members are compressed. The result depends
+Unchanged members are copied as they are, compressed, with their local headers, many at a time
+and inside the kernel if it can. Only changed and new members are compressed. The result depends
 on the inputs alone: new members carry a fixed date.
 """
 
@@ -38,7 +38,7 @@ _NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNO
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a member lies in its zip file: local header, data and what may follow them."""
+    """The bytes of a member in its zip file: local header, data and what may follow them."""
 
     start: int  # its first byte
     end: int  # the byte after its last
@@ -53,7 +53,7 @@ class _Entry:
 
 
 def extents(archive: zipfile.ZipFile) -> dict[str, Extent]:
-    """Return where each member of an open zip file lies."""
+    """Return the bytes of each member of an open zip file."""
     infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
     ends = [info.header_offset for info in infos[1:]] + [archive.start_dir]
     return {info.filename: Extent(info.header_offset, end) for info, end in zip(infos, ends, strict=True)}
@@ -74,7 +74,7 @@ def splice(
     Args:
         source: The zip file to start from.
         target: The zip file to write.
-        contents: What changed and new members hold, by their names in the target. New ones come
+        contents: The contents of changed and new members, by their names in the target. New ones come
             last, in the order of their names.
         renames: New names of members, by their old ones.
         modes: File modes of new members that are not plain 0644.
@@ -99,12 +99,12 @@ def splice(
             writer.close()
     except OSError as error:
         if error.filename is None:
-            error.filename = str(target)  # calls on open files do not know it: a full disk, say
+            error.filename = str(target)  # an error of a call on an open file names no file
         raise
 
 
 def _like(info: zipfile.ZipInfo, name: str) -> zipfile.ZipInfo:
-    """Describe a member that takes the place of another: its date, its mode, its compression."""
+    """Describe a member that replaces another: its date, its mode, its compression."""
     result = zipfile.ZipInfo(name, info.date_time)
     result.external_attr = info.external_attr
     result.create_system = info.create_system
@@ -134,7 +134,7 @@ class _Writer:
         self._pending = Extent(0, 0)
 
     def keep(self, info: zipfile.ZipInfo, extent: Extent) -> None:
-        """Take over a member as it is; neighbours are copied in one go."""
+        """Copy a member as it is; neighbours are copied together."""
         if self._pending.end != extent.start:
             self._flush()
             self._pending = Extent(extent.start, extent.start)
@@ -251,7 +251,7 @@ def _copy(raw: BinaryIO, out: BinaryIO, start: int, count: int) -> int:
 
 
 def _encoded(name: str) -> tuple[bytes, int]:
-    """Return a member's name as zip files have it, and the flag that goes with it."""
+    """Return a member's name as zip files store it, and the flag of its encoding."""
     try:
         return name.encode("ascii"), 0
     except UnicodeEncodeError:
@@ -264,7 +264,7 @@ def _dos_time(info: zipfile.ZipInfo) -> tuple[int, int]:
 
 
 def _without_zip64(extra: bytes) -> bytes:
-    """Return extra fields without the zip64 one, which is written anew where needed."""
+    """Return extra fields without the zip64 one, which is written again where needed."""
     kept = b""
     while len(extra) >= _EXTRA.size:
         kind, size = _EXTRA.unpack_from(extra)

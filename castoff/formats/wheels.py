@@ -21,7 +21,7 @@ class Row:
 
     path: str  # the member
     digest: str  # its hash, as RECORD writes it; empty for RECORD itself
-    size: str  # its size, likewise
+    size: str  # its size, as RECORD writes it
 
 
 def dist_info(names: Iterable[str]) -> str:
@@ -69,12 +69,12 @@ def write_record(rows: Iterable[Row]) -> bytes:
 
 
 def updated_record(data: bytes, renames: Mapping[str, str], contents: Mapping[str, bytes]) -> bytes:
-    """Return a RECORD that tells of changed members, and leaves the rows of all others alone.
+    """Return a RECORD with the rows of changed members; all other rows stay.
 
     Args:
-        data: The RECORD as it was.
+        data: The RECORD before.
         renames: New names of members, by their old ones.
-        contents: What changed and new members hold, by their new names.
+        contents: The contents of changed and new members, by their new names.
     """
     rows = []
     known = set()
@@ -95,7 +95,7 @@ def with_requirements(metadata: bytes, requires: Iterable[str]) -> bytes:
     """Return a METADATA with further requirements.
 
     Args:
-        metadata: The METADATA as it was.
+        metadata: The METADATA before.
         requires: The requirements, as pip takes them.
     """
     lines = "".join(f"\nRequires-Dist: {line}" for line in requires).encode()
@@ -109,7 +109,7 @@ def replaced_version(metadata: bytes, version: str) -> bytes:
     """Return a METADATA with another version.
 
     Args:
-        metadata: The METADATA as it was.
+        metadata: The METADATA before.
         version: The new version.
     """
     head, separator, body = metadata.partition(b"\n\n")
@@ -122,7 +122,7 @@ def replaced_version_module(source: bytes, version: str) -> bytes:
     """Return a ``version.py`` with another ``__version__``.
 
     Args:
-        source: The module as it was.
+        source: The module before.
         version: The new version.
     """
     source, count = re.subn(
@@ -138,5 +138,5 @@ def _once(count: int, name: str, expected: str) -> None:
             f"{name} is not as upstream writes it",
             expected=expected,
             found=f"{count} of them",
-            next_step=f"Look at {name} in the upstream wheel and teach castoff/formats/wheels.py its form.",
+            next_step=f"Look at {name} in the upstream wheel and adapt castoff/formats/wheels.py to it.",
         )

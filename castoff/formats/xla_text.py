@@ -1,6 +1,6 @@
 """Reads the two texts that torch_xla prints of a graph: its lazy IR, and the HLO that it lowers to.
 
-With nothing but the standard library of Python 3.10: tests and audits import it beside a user's torch.
+Standard library of Python 3.10 only: tests and audits import it in the environment of a user's torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Node:
 
 
 def parse_ir(lines: Sequence[str]) -> Iterator[Node]:
-    """Read IR text, line by line; a line that is not a node is passed over."""
+    """Read IR text, line by line; lines that are not nodes are skipped."""
     for number, line in enumerate(lines):
         match = _NODE.match(line)
         if match is None:
@@ -74,13 +74,13 @@ class Instruction:
     op: str  # its opcode, such as "convert"
     shape: str  # without layouts, such as "f32[8,16]"; of a tuple, "(f32[8], s32[])"
     operands: tuple[str, ...]  # their names
-    argument: str  # what stands in the parentheses of a parameter or a constant
+    argument: str  # the text in the parentheses of a parameter or a constant
     dimensions: tuple[str, ...]  # attributes that number dimensions, such as "lhs_contracting_dims={1}"
     called: tuple[tuple[str, str], ...]  # the computations that it calls, by role (calls, to_apply, body, ...)
     index: int  # which element of a tuple it takes
     groups: str  # the devices that a collective works among
     root: bool  # whether it is its computation's result
-    op_name: str  # what its metadata says that it comes from, such as "scope.1/xla__cast"; "" for nothing
+    op_name: str  # where it comes from by its metadata, such as "scope.1/xla__cast"; "" if that does not say
 
     @property
     def dtype(self) -> str:

@@ -1,4 +1,4 @@
-"""The release number, from the one place that states it: CHANGELOG.md."""
+"""The release number, which CHANGELOG.md states."""
 
 from __future__ import annotations
 

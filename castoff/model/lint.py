@@ -1,4 +1,4 @@
-"""What every topic owes beyond the schema of its topic.toml: reasons, small hunks, tests that prove it."""
+"""Checks of topics beyond the schema of topic.toml: reasons, small hunks, tests that prove them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from castoff.model.topics import Topic, load_topics
 
 MOST_ADDED = 12
-"""Lines that one hunk may add: it is a call site, the logic is in files of the topic's own."""
+"""Lines that one hunk may add: it is a call site, and the logic is in the topic's new files."""
 MOST_CONTEXT = 3
-"""Unchanged lines on either side by which a hunk finds its place."""
+"""Context lines that a hunk may have on either side."""
 
 _PLACE = re.compile(r"/(issues|pull|commit|releases/tag)/\w")
-"""What is in the link to a place where upstream speaks of a thing; a repository alone says nothing."""
+"""What a link to a discussion upstream contains; a link to a repository is not one."""
 
 _MARKER = "fails_on_stock"
 _EXPECTATIONS = frozenset({"ir", "hlo", "expect_tpu"})
-"""What a test states the IR or the HLO of a program with: tests/ir/ir_text.py, tests/tpu/conftest.py."""
+"""The functions with which tests state IR or HLO: of tests/ir/ir_text.py and tests/tpu/conftest.py."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a topic owes."""
+    """One problem of a topic."""
 
     topic: str  # the topic's full name, "project/name"
     expected: str  # what was expected
@@ -34,7 +34,7 @@ class Finding:
 
 
 def lint_topics(root: Path) -> list[Finding]:
-    """Return what the topics of a tree owe, topic by topic; nothing if all is well.
+    """Return the problems of the topics of a tree, topic by topic.
 
     Args:
         root: The tree, with ``patches``, ``pins``, ``tests``, ``README.md`` and ``CHANGELOG.md``.
@@ -60,14 +60,14 @@ def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
         yield (
             f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
             f"`upstream` of {', '.join(topic.upstream)}" if topic.upstream else "no `upstream`",
-            "Link the issue, the pull request or the release where upstream speaks of it.",
+            "Link the issue, the pull request or the release where upstream discusses it.",
         )
 
 
 def _pins(topic: Topic, _root: Path, pins: list[str]) -> Findings:
     for pin in pins:
         if pin not in topic.pins:
-            yield f'"{pin}" under [pins]', "no such key", "Say there whether the topic applies, or why it cannot."
+            yield f'"{pin}" under [pins]', "no such key", "State there whether the topic applies, or why it cannot."
 
 
 def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Findings:
@@ -79,7 +79,7 @@ def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Findings:
                 yield (
                     f"a hunk that adds at most {MOST_ADDED} lines ({pin}, {name})",
                     f"{added} lines",
-                    "Move them into a file of the topic's own, and call it.",
+                    "Move them into a new file under files/, and call it.",
                 )
             context = max(_leading_context(lines), _leading_context(lines[::-1]))
             if context > MOST_CONTEXT:
@@ -91,7 +91,7 @@ def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Findings:
 
 
 def _hunks_of(patch: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each hunk of a patch: the file and lines that it is for, and its own lines."""
+    """Yield each hunk of a patch: its file and line numbers, and its lines."""
     file = name = ""
     lines: list[str] = []
     for line in patch.read_text(encoding="utf-8").splitlines():
@@ -121,12 +121,12 @@ def _tests(topic: Topic, root: Path, _pins: list[str]) -> Findings:
         return
     missing = [path for path in topic.tests if not (root / path).is_file()]
     for path in missing:
-        yield f"{path}, which `tests` names", "no such file", "Mend the name, or write the test."
+        yield f"{path}, which is in `tests`", "no such file", "Correct the name, or write the test."
     texts = [(root / path).read_text(encoding="utf-8") for path in topic.tests if path not in missing]
     proofs = [test for text in texts for test in _proofs(text)]
     if not proofs:
         yield (
-            f"a test marked {_MARKER}, which ci/test.sh sees fail on stock wheels",
+            f"a test marked {_MARKER}, which must fail on stock wheels in ci/test.sh",
             "none in `tests`",
             "Mark the tests that show what the topic changes.",
         )
@@ -139,7 +139,7 @@ def _tests(topic: Topic, root: Path, _pins: list[str]) -> Findings:
 
 
 def _proofs(text: str) -> list[ast.FunctionDef]:
-    """Return the tests of a module that must fail on stock wheels: marked themselves, by class or by the module."""
+    """Return the tests of a module that must fail on stock wheels: they, their class or the module are marked."""
     module = ast.parse(text)
     names: set[str] = set()
     for node in module.body:
@@ -175,13 +175,13 @@ def _example(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
         yield (
             "example.py, the program that the README shows before and after",
             "no such file",
-            "Write the smallest program in which the topic shows.",
+            "Write the smallest program that shows the difference.",
         )
 
 
 def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Findings:
     if f"`{topic.name}`" not in (root / "CHANGELOG.md").read_text(encoding="utf-8"):
-        yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "Say under [Unreleased] what users get."
+        yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "State under [Unreleased] what users get."
 
 
 def _readme(topic: Topic, root: Path, _pins: list[str]) -> Findings:
@@ -191,7 +191,7 @@ def _readme(topic: Topic, root: Path, _pins: list[str]) -> Findings:
 
 
 def _installed(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
-    """Check that something puts a topic of torch_xla in force; one of torch may do so by interposition alone."""
+    """Check that something installs a topic of torch_xla; one of torch may need only its interpositions."""
     needed = topic.project == "torch_xla" and topic.kind != "never"
     if needed and not topic.module and not any(map(topic.hunks, topic.pins)):
         yield (

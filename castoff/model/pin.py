@@ -47,7 +47,7 @@ class Upstream(Model):
     commit: Annotated[str, matching(r"[0-9a-f]{40}", "a full git commit of 40 lower-case hex digits")]
     """The commit of that tag."""
     source_package: SourcePackage | None = None
-    """Where its tree is too, for networks without the repository."""
+    """Another place of its tree, for networks that do not reach the repository."""
     platform: Platform | None = None
     """The platform tag of the oldest systems that its libraries run on, if not the pin's."""
     requires: Annotated[
@@ -146,7 +146,7 @@ class PinFile(Model):
     torch_xla: Upstream
     """The torch_xla release."""
     runtime: Runtime | None = None
-    """What a device needs beside the wheels, where that can still be had."""
+    """What a device needs beside the wheels, if that is still available."""
     tpu: TpuTable | None = None
     """The same by hash, for TPUs."""
     variants: dict[str, Variant]
@@ -191,11 +191,11 @@ class Pin(PinFile):
         """Return what a TPU needs.
 
         Raises:
-            PinError: The pin says nothing of TPUs.
+            PinError: The pin has no TPU part.
         """
         if self.tpu is None or self.runtime is None:
             raise PinError(
-                f"pin {self.name} says nothing of TPUs",
+                f"pin {self.name} has no TPU part",
                 expected="[runtime] and [tpu] in its file, with libtpu and its compiler by hash",
                 found="no such table",
                 next_step="Choose another pin with --pin, or add the table.",
@@ -235,10 +235,10 @@ class Pin(PinFile):
         Args:
             project: "torch" or "torch_xla".
             python: The CPython version, such as "3.11".
-            only: The hash of the one wheel to accept, if any of them will not do.
+            only: The hash of the only wheel to accept; any of them if None.
 
         Raises:
-            PinError: Upstream has none for that CPython, or none of that hash.
+            PinError: There is none for that CPython, or none with that hash.
         """
         wheels = tuple(wheel for wheel in self.wheels if (wheel.project, wheel.python) == (project, python))
         if not wheels:

@@ -1,4 +1,4 @@
-"""Status: which topic is part of which pin's builds, and why one is not."""
+"""Status: which topics are part of the builds of which pins, and why the others are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Status:
         return [[topic.key, *(self._cell(topic, pin, numbers) for pin in self.pins)] for topic in self.topics]
 
     def as_dict(self) -> dict[str, object]:
-        """Return the same for a program."""
+        """Return the same as plain data."""
         return {"pins": list(self.pins), "topics": {topic.key: dict(topic.pins) for topic in self.topics}}
 
     @staticmethod
@@ -44,7 +44,7 @@ def read_status(root: Path) -> Status:
         root: The tree with pins and patches.
 
     Raises:
-        TopicError: A topic is malformed, or says nothing of one of the pins.
+        TopicError: A topic is malformed, or does not name one of the pins.
     """
     names = (path.stem for path in (root / "pins").glob("*.toml"))
     pins = sorted(names, key=lambda name: tuple(map(int, name.split("."))), reverse=True)

@@ -1,4 +1,4 @@
-"""The topics: one folder each, read whole and checked before anything is built."""
+"""The topics: one folder each, read and checked before anything is built."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ SymbolNames = Annotated[tuple[Symbol, ...], unique]
 
 
 class PinOverlayTable(Model):
-    """[overlay."2.9"]: what the overlay has on one pin only."""
+    """[overlay."2.9"]: symbols on one pin only."""
 
     interpose: SymbolNames = ()
     """Functions of torch that the topic interposes on this pin, besides those that it interposes on every pin."""
 
 
 class OverlayTable(Model):
-    """[overlay]: the symbols of the topic's C++ that others see. C++ names are mangled."""
+    """[overlay]: the symbols that the topic's C++ exports, by their mangled names."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, PinOverlayTable] = Field(init=False)
@@ -63,7 +63,7 @@ class OverlayTable(Model):
                 raise wrong("interpose, exports or the name of a pin, like '2.9'", "an unknown key", pin)
             twice = set(self.interpose) & set(own.interpose)
             if twice:
-                raise wrong("symbols that [overlay] interpose has not", ", ".join(sorted(twice)), f"{pin}.interpose")
+                raise wrong("symbols that are not in [overlay] interpose", ", ".join(sorted(twice)), f"{pin}.interpose")
         return self
 
 
@@ -111,7 +111,7 @@ class TopicFile(Model):
 
 @dataclass(frozen=True)
 class Symbols:
-    """The symbols of a topic's C++ that others see, on one pin."""
+    """The symbols that a topic's C++ exports on one pin."""
 
     interpose: tuple[str, ...] = ()  # functions of torch that it interposes
     exports: tuple[str, ...] = ()  # other symbols, for Python to find
@@ -142,22 +142,22 @@ class Topic(TopicFile):
         return {path.relative_to(root).as_posix(): path for path in _files(root)}
 
     def hunks(self, pin: str) -> Path | None:
-        """Return the patch that calls it from upstream's files on a pin, if there is one."""
+        """Return the patch of upstream's files on a pin, if there is one."""
         path = self.folder / "hunks" / f"{pin}.patch"
         return path if path.is_file() else None
 
     def sources(self) -> tuple[Path, ...]:
-        """Return the C++ files that its overlay part is compiled from."""
+        """Return the C++ files that are compiled into the overlay."""
         files = [*_files(self.folder / "files"), *_files(self.folder / "overlay")]
         return tuple(path for path in files if path.suffix == ".cpp")
 
     def headers(self) -> tuple[Path, ...]:
-        """Return the C++ headers that it brings."""
+        """Return its C++ headers."""
         files = [*_files(self.folder / "files"), *_files(self.folder / "overlay")]
         return tuple(path for path in files if path.suffix == ".h")
 
     def overlay_symbols(self, pin: str) -> Symbols:
-        """Return the symbols of its C++ that others see on a pin."""
+        """Return the symbols that its C++ exports on a pin."""
         own = self.overlay.pins.get(pin, PinOverlayTable())
         return Symbols((*self.overlay.interpose, *own.interpose), self.overlay.exports)
 
@@ -166,7 +166,7 @@ class Topic(TopicFile):
         return self._hash([self.folder / "topic.toml", *_files(self.folder / "overlay")], pin)
 
     def source_hash(self, pin: str) -> str:
-        """Return one hash over what it lays on a checkout of a pin: its files and hunks."""
+        """Return one hash over its part of a checkout of a pin: its files and hunks."""
         return self._hash([], pin)
 
     def _hash(self, more: list[Path], pin: str) -> str:
@@ -187,10 +187,10 @@ def load_topics(folder: Path) -> tuple[Topic, ...]:
         folder: The folder ``patches``.
 
     Returns:
-        The topics; among equals torch's before torch_xla's, then by name.
+        The topics; where `requires` leaves a choice, torch's before torch_xla's, then by name.
 
     Raises:
-        TopicError: A topic is malformed, requires one that is not there, or itself.
+        TopicError: A topic is malformed, or requires itself or one that does not exist.
     """
     topics: dict[str, Topic] = {}
     for project in PROJECTS:
@@ -205,12 +205,12 @@ def select(topics: tuple[Topic, ...], pin: str) -> tuple[Topic, ...]:
     """Return the topics that are part of builds of a pin, in order.
 
     Raises:
-        TopicError: One of them says nothing of the pin, or requires one that does not apply to it.
+        TopicError: One of them does not name the pin, or requires one that does not apply to it.
     """
     by_key = {topic.key: topic for topic in topics}
     for topic in topics:
         if pin not in topic.pins:
-            _fail(topic, f'"{pin}" under [pins]', "no such key", "Say there whether the topic applies to this pin.")
+            _fail(topic, f'"{pin}" under [pins]', "no such key", "State there whether the topic applies to this pin.")
         if topic.applies(pin):
             for required in topic.requires:
                 if by_key[required].pins.get(pin, "").startswith("cannot"):
@@ -218,7 +218,7 @@ def select(topics: tuple[Topic, ...], pin: str) -> tuple[Topic, ...]:
                         topic,
                         f"{required}, which it requires, applies to {pin}",
                         f"{required} says {by_key[required].pins[pin]!r}",
-                        f"Make {topic.key} say 'cannot: …' for {pin} too.",
+                        f"Set {pin} to 'cannot: …' in {topic.key} too.",
                     )
     return tuple(topic for topic in topics if topic.applies(pin))
 
@@ -270,7 +270,7 @@ def _load(folder: Path, project: str) -> Topic:
 
 
 def _check_files(topic: Topic) -> None:
-    """Check that every file of the topic is where the build will look for it."""
+    """Check that every file of the topic is in a folder that the build reads."""
     allowed = {
         "files": (*PYTHON_SUFFIXES, *CPP_SUFFIXES),
         "overlay": CPP_SUFFIXES,
@@ -283,7 +283,7 @@ def _check_files(topic: Topic) -> None:
                     topic,
                     f"only {', '.join(suffixes)} files under {name}/",
                     str(path.relative_to(topic.folder)),
-                    "Move it elsewhere or give it its right name.",
+                    "Move or rename it.",
                 )
     for path in _files(topic.folder / "hunks"):
         if path.stem not in topic.pins:
@@ -302,9 +302,9 @@ def _check_module(topic: Topic) -> None:
     if topic.module and not (topic.project == "torch_xla" and installer.is_file()):
         _fail(
             topic,
-            f"files/torch_xla/{topic.module}.py, as `module` says, whose install() puts the topic in force",
+            f"files/torch_xla/{topic.module}.py, as `module` says, whose install() enables the topic",
             "no such file",
-            "Add the module, or mend `module`.",
+            "Add the module, or correct `module`.",
         )
 
 
@@ -313,7 +313,7 @@ def _ordered(topics: dict[str, Topic]) -> tuple[Topic, ...]:
         for key, names, what in (("requires", topic.requires, "requires"), ("after", topic.after, "comes after")):
             for name in names:
                 if name not in topics:
-                    _fail(topic, f"{name}, which it {what}", "no such topic", f"Add that topic or mend `{key}`.")
+                    _fail(topic, f"{name}, which it {what}", "no such topic", f"Add that topic or correct `{key}`.")
     sorter = TopologicalSorter({topic.key: (*topic.requires, *topic.after) for topic in topics.values()})
     try:
         sorter.prepare()

@@ -1,4 +1,4 @@
-"""Asks the TPU compiler: one long-lived worker process, and a cache of what it answered.
+"""The client of the TPU compiler: one long-lived worker process, and a cache of its results.
 
 Only the standard library is used, so tests can import this beside any torch.
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 WORKER = Path(__file__).parent / "worker.py"
 
 TIMEOUT = 1800
-"""Seconds after which a compilation is given up: whole models take minutes."""
+"""The time limit of a compilation, in seconds: whole models take minutes."""
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _LOG_LINES = 15
 
 _FOREIGN = ("JAX_", "LD_", "LIBTPU_", "PJRT_", "PYTHON", "TF_", "TPU_", "XLA_")
-"""Prefixes of environment variables that would change what is compiled, or how."""
+"""Prefixes of environment variables that would change the compilation."""
 
 _ENVIRONMENT = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for the device, which we never open
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock protects the device, which is never opened here
     "JAX_PLATFORMS": "cpu",
     "TPU_ACCELERATOR_TYPE": "",
     "TPU_LOG_DIR": "disabled",
@@ -48,11 +48,11 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program as the TPU compiler made it."""
+    """A program that the TPU compiler compiled."""
 
     topology: str  # the topology that it is for
     hlo: str  # the optimised HLO, with its schedule
-    # bytes on each device, by kind: ``argument``, ``output``, ``alias`` (outputs that take the place of arguments),
+    # bytes on each device, by kind: ``argument``, ``output``, ``alias`` (outputs in the memory of arguments),
     # ``temp`` and ``generated_code``
     memory: dict[str, int]
     cached: bool  # whether it came from the cache
@@ -61,7 +61,7 @@ class Compiled:
     def estimated_cycles(self) -> int:
         """The compiler's own estimate, summed over the instructions that have one: fusions and convolutions.
 
-        Transfers and collectives have none, and the body of a loop counts once.
+        Transfers and collectives have none, and the body of a loop is counted once.
         """
         return sum(map(int, _CYCLES.findall(self.hlo)))
 
@@ -71,7 +71,7 @@ class TpuCompiler:
 
     Args:
         python: The Python of the compiler's environment; see ``castoff.tpu.environment``.
-        cache: The folder for results.
+        cache: The folder of the results.
     """
 
     def __init__(self, python: Path, cache: Path) -> None:
@@ -80,7 +80,7 @@ class TpuCompiler:
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
-        # The folder's name tells the libtpu and jaxlib in it: it is a hash of their own hashes.
+        # The folder's name identifies its libtpu and jaxlib: it is a hash of their hashes.
         self._identity = f"{python.parent.parent.name} {_file_hash(WORKER)}"
 
     def __enter__(self) -> Self:
@@ -149,7 +149,7 @@ class TpuCompiler:
             except BrokenPipeError:
                 line = ""
             except BaseException:
-                # An answer may still come: it must not be taken for the next job's.
+                # An answer may still come: it must not be read as the next job's.
                 self._stop()
                 raise
             finally:
@@ -180,7 +180,7 @@ class TpuCompiler:
                 "the TPU compiler cannot be started",
                 expected=f"a Python at {self.python}",
                 found=str(error.strerror),
-                next_step="Make its environment anew: castoff tpu environment",
+                next_step="Make its environment again: castoff tpu environment",
             ) from error
         assert self._worker.stdout is not None
         if not self._worker.stdout.readline():
@@ -188,7 +188,7 @@ class TpuCompiler:
         return self._worker
 
     def _died(self, expected: str) -> TpuError:
-        """Clear a dead worker away and return the error that tells of it."""
+        """Remove a dead worker and return the error about it."""
         assert self._worker is not None
         assert self._log is not None
         status = self._worker.wait()
@@ -216,15 +216,15 @@ class TpuCompiler:
 def _refused(error: Mapping[str, str], topology: str) -> TpuError:
     summaries = {
         "topology": f"the TPU compiler knows no topology {topology}",
-        "partitions": f"{topology} has not so many devices",
+        "partitions": f"{topology} has fewer devices",
         "stablehlo": "the program is not StableHLO",
         "program": f"the program does not compile for {topology}",
     }
     next_steps = {
         "topology": "Choose one of them: generation, colon, chips along each axis.",
         "partitions": "Choose a larger topology, or shard the program over fewer devices.",
-        "stablehlo": "Hand over what torch_xla traces, unchanged.",
-        "program": "Read what the compiler says of it.",
+        "stablehlo": "Pass what torch_xla traces, unchanged.",
+        "program": "Read the compiler's message.",
     }
     kind = error["kind"]
     return TpuError(summaries[kind], expected=error["expected"], found=error["found"], next_step=next_steps[kind])
@@ -235,7 +235,7 @@ def _file_hash(path: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return a kept result; None if there is none, or only a damaged one."""
+    """Return a result of the cache; None if there is none, or only a damaged one."""
     try:
         answer = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -244,7 +244,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, answer: Mapping[str, object]) -> None:
-    """Keep a result; it appears whole. A cache that cannot be written is no reason to fail."""
+    """Put a result into the cache, in one step. A cache that is not writable is not an error."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent)

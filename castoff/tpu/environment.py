@@ -1,4 +1,4 @@
-"""Environments that castoff makes for itself, kept in the cache under a hash of what is in them."""
+"""Environments that castoff makes for itself, in the cache under a hash of their contents."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from castoff.core.tools import tool
 from castoff.model.pin import PROJECTS, Pin
 
 Install = Callable[..., None]
-"""Told a log's name and the arguments of `uv pip install`."""
+"""Called with a log's name and the arguments of `uv pip install`."""
 
 
 def compiler_environment(pin: Pin, context: Context) -> Path:
-    """Return the Python of the environment that has the TPU compiler, made first if it is not there.
+    """Return the Python of the environment with the TPU compiler; make it first if it does not exist.
 
     Args:
         pin: The pin whose libtpu it is.
-        context: The means of the build.
+        context: The cache, the runner and the console.
 
     Raises:
-        PinError: The pin says nothing of TPUs.
+        PinError: The pin has no TPU part.
         MachineError: This machine has no CPython that jaxlib and libtpu are both published for.
         FetchError: They cannot be downloaded.
     """
@@ -44,17 +44,17 @@ def compiler_environment(pin: Pin, context: Context) -> Path:
 
 
 def stock_environment(pin: Pin, interpreter: Interpreter, indexes: Sequence[str], context: Context) -> Path:
-    """Return the Python of an environment with upstream's own wheels, made first if it is not there.
+    """Return the Python of an environment with upstream's own wheels; make it first if it does not exist.
 
     Args:
         pin: The pin whose releases they are.
-        interpreter: The CPython that it is to have.
+        interpreter: Its CPython.
         indexes: Package indexes to look at besides pip's own.
-        context: The means of the build.
+        context: The cache, the runner and the console.
 
     Raises:
         PinError: The pin has no wheels for that CPython.
-        FetchError: They, or what they need, cannot be downloaded.
+        FetchError: They, or their requirements, cannot be downloaded.
     """
     bases = [fetch_wheel(pin, project, interpreter.version, indexes=indexes, context=context) for project in PROJECTS]
 
@@ -67,7 +67,7 @@ def stock_environment(pin: Pin, interpreter: Interpreter, indexes: Sequence[str]
 
 
 def results(cache: Cache) -> Path:
-    """Return the folder for what the TPU compiler answered."""
+    """Return the folder of the TPU compiler's results."""
     return cache.root / "tpu"
 
 
@@ -93,7 +93,7 @@ def _environment(
     fill: Callable[[Install], None],
     context: Context,
 ) -> Path:
-    """Make an environment where it stays: scripts and pyvenv.cfg name their place."""
+    """Make an environment at its final path: scripts and pyvenv.cfg contain it."""
     assert interpreter.path is not None
     base = interpreter.path.resolve()
     key = hashlib.sha256("\n".join([kind, interpreter.version, str(base), *parts]).encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Writes optimised HLO as text that tests can state.
 
-HLO text differs from libtpu to libtpu and from TPU to TPU in much that says nothing about arithmetic:
-names, layouts and tiling, prefetches between memories, bitcasts, computations that hold nothing but
-such. What is kept is what is computed, from what, in which dtype and shape, and in which fusion.
+The HLO text of different libtpus and TPUs differs in many details that do not affect arithmetic: names,
+layouts and tiling, prefetches between memories, bitcasts, computations with nothing else. What is kept is
+what is computed, from what, in which dtype and shape, and in which fusion.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Writer:
         by_name = {instruction.name: instruction for instruction in self._module.computations[name]}
 
         def value(operand: str) -> Value:
-            # What is free (parameters, constants) is written where it is used first.
+            # Parameters and constants are written where they are used first.
             if operand not in values:
                 values[operand] = self._value(by_name[operand], [], parameters, indent)
             return values[operand]
@@ -70,7 +70,7 @@ class _Writer:
     def _value(
         self, instruction: Instruction, operands: list[Value], parameters: dict[int, Value], indent: str
     ) -> Value:
-        """Write an instruction, unless it is one that computes nothing, and return its value."""
+        """Write an instruction, unless it computes nothing, and return its value."""
         op = instruction.op
         if op == "parameter" and int(instruction.argument) in parameters:
             return parameters[int(instruction.argument)]
@@ -87,7 +87,7 @@ class _Writer:
         )
 
     def _fusion(self, instruction: Instruction, operands: list[Value], indent: str) -> Value:
-        """Write a fusion as a block; one that computes nothing vanishes."""
+        """Write a fusion as a block; one that computes nothing is left out."""
         inside = indent if indent.endswith("| ") else indent + "| "
         at = len(self._lines)
         result = self._body(instruction.called[0][1], dict(enumerate(operands)), inside)

@@ -1,4 +1,4 @@
-"""``castoff tpu compile``: a user's own step function, compiled for a TPU that they do not have."""
+"""``castoff tpu compile``: compiles a user's step function for a TPU, without a TPU."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
 _PACKAGES = "import json, site, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.path[1:]]))"
 
 WHEELS = {"here": "these wheels", "stock": "stock wheels"}
-"""Whose wheels a column of the report is about."""
+"""The titles of the columns of the report."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to know."""
+    """A request of the user."""
 
     program: Path  # the file
     function: str  # the function in it that is one step
     topology: str  # the TPU topology
-    calls: int  # how often to call it; what the last call computes is compiled
+    calls: int  # how often to call it; the last call is compiled
     options: dict[str, str]  # options of the TPU compiler
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call of the function under one torch_xla."""
+    """One call of the function with one torch_xla."""
 
     versions: dict[str, str]  # the versions of torch and torch_xla
     partitions: int  # the devices that its graphs are sharded over
@@ -71,7 +71,7 @@ class Step:
 
 
 def parse_request(target: str, topology: str, calls: int, options: Sequence[str]) -> Request:
-    """Read what was given on the command line.
+    """Read the arguments of the command line.
 
     Args:
         target: "program.py:function".
@@ -90,7 +90,7 @@ def parse_request(target: str, topology: str, calls: int, options: Sequence[str]
                 "an option of the compiler is malformed",
                 expected="name=value, with a name of XLA's, like xla_tpu_scoped_vmem_limit_kib=32768",
                 found=option,
-                next_step="Mend --option.",
+                next_step="Correct --option.",
             )
     return Request(
         program=program,
@@ -105,8 +105,8 @@ def parse_target(target: str, error: type[CastoffError]) -> tuple[Path, str]:
     """Read "program.py:function".
 
     Args:
-        target: What was given.
-        error: What to raise if it is malformed, or there is no such file.
+        target: The argument.
+        error: The error to raise if it is malformed, or there is no such file.
     """
     match = _TARGET.fullmatch(target)
     if match is None or not Path(match["path"]).is_file():
@@ -114,7 +114,7 @@ def parse_target(target: str, error: type[CastoffError]) -> tuple[Path, str]:
             "there is no such program",
             expected="a file and a function in it, like train.py:step",
             found=target if match is None else f"no file {match['path']}",
-            next_step="Name them as program.py:function.",
+            next_step="Give them as program.py:function.",
         )
     return Path(match["path"]).absolute(), match["function"]
 
@@ -131,15 +131,15 @@ def compile_program(
     """Trace a user's function and compile what it computes for a TPU.
 
     Args:
-        request: What the user wants to know.
+        request: The request of the user.
         pin: The pin whose TPU compiler it is.
         python: The Python of the user's environment; the active one if None.
-        compare_stock: Whether to do the same under stock wheels.
+        compare_stock: Whether to do the same with stock wheels.
         indexes: Package indexes to fetch stock wheels from, besides pip's own.
-        context: The means of the build.
+        context: The cache, the runner and the console.
 
     Returns:
-        The step by whose wheels made it: "here", and "stock" if asked for.
+        The step by the wheels that made it: "here", and "stock" if requested.
 
     Raises:
         CastoffError: What went wrong.
@@ -159,7 +159,7 @@ def compile_program(
 
 
 def packages_of(interpreter: Interpreter, context: Context) -> list[str]:
-    """Return where an environment's packages are."""
+    """Return the folders of an environment's packages."""
     assert interpreter.path is not None
     answer = context.runner.run([interpreter.path, "-I", "-c", _PACKAGES], name="packages").output
     purelib, others = json.loads(answer)
@@ -237,12 +237,12 @@ def _trace(
 
 
 def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> CastoffError:
-    """Return the error that a script ended with that runs a user's program.
+    """Return the error of a script that ran a user's program.
 
     Args:
         completed: The script, which failed; see ``castoff.tpu.trace.fault``.
         error: The class of the error.
-        summary: What could not be done.
+        summary: What failed.
     """
     lines = completed.output.splitlines()
     if completed.returncode == trace.BAD_PROGRAM and lines:
@@ -259,12 +259,12 @@ def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> C
 
 
 def counted(pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return how often each conversion stands there, such as ``{"f32 to bf16": 3}``."""
+    """Return the number of each conversion, such as ``{"f32 to bf16": 3}``."""
     return dict(sorted(Counter(f"{source} to {target}" for source, target in pairs).items()))
 
 
 def report(steps: Mapping[str, Step]) -> str:
-    """Return the steps as a table for a person: a row a quantity, a column each one's wheels."""
+    """Return the steps as a table for a person: a row for each quantity, a column for each set of wheels."""
     table = [["", *(f"{WHEELS[name]} ({step.versions['torch_xla']})" for name, step in steps.items())]]
     table.append(["graphs", *(str(len(step.graphs)) for step in steps.values())])
     casts = [[cast for graph in step.graphs for cast in graph.casts] for step in steps.values()]
@@ -288,7 +288,7 @@ def report(steps: Mapping[str, Step]) -> str:
 
 
 def _conversions(title: str, columns: Sequence[Sequence[tuple[str, str]]]) -> list[list[str]]:
-    """Return the rows that count conversions: in all, and below by pair of dtypes."""
+    """Return the rows that count conversions: the total, and below it each pair of dtypes."""
     counts = [counted(column) for column in columns]
     pairs = sorted({pair for count in counts for pair in count})
     rows = [[title, *(str(len(column)) for column in columns)]]

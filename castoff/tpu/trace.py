@@ -1,9 +1,9 @@
-"""Traces programs on CPU-XLA to StableHLO: runs in the environment whose torch_xla is asked.
+"""Traces programs on CPU-XLA to StableHLO: runs in the environment of the user's torch_xla.
 
 As a script, ``python trace.py PROGRAM.py FUNCTION CALLS``, it calls a function of a program and syncs
 after each call; torch_xla writes each graph to the file that XLA_SAVE_TENSORS_FILE names, and the last
-line of standard output is JSON that says which part of it is the last call's. Nothing of castoff is
-imported, and no package but torch_xla.
+line of standard output is JSON with the part of it that is the last call's. It imports nothing
+of castoff, and no package but torch_xla.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FRAME = re.compile(r"^\s*(\S+) \((.*):(\d+)\)$", re.MULTILINE)
 _CAST = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx?]*x)?(\w+)>\) -> tensor<(?:[\dx?]*x)?(\w+)>")
 
 BAD_PROGRAM = 3
-"""The exit status of a script when the program is at fault, or the environment; the last line says how."""
+"""The exit status of a script if the program or the environment is wrong; the last line has the reason."""
 
 
 @dataclass(frozen=True)
 class Graph:
     """A graph that a program synced."""
 
-    place: str  # the line of the program that did so, such as "step (train.py:12)"
+    place: str  # the line of the program that synced it, such as "step (train.py:12)"
     stablehlo: str  # the graph, as StableHLO text
 
     @property
@@ -74,7 +74,7 @@ def read_graphs(text: str) -> list[Graph]:
 
 
 def _place(frames: str) -> str:
-    """Return the innermost frame that is not in an installed package, nor in this file."""
+    """Return the innermost frame that is neither in an installed package nor in this file."""
     for name, path, line in _FRAME.findall(frames):
         if "site-packages" not in path and Path(path) != Path(__file__):
             return f"{name} ({Path(path).name}:{line})"
@@ -87,26 +87,26 @@ def main() -> int:
     if sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
     sys.path.insert(0, str(Path(program).parent))
-    # Packages of the user's environment, for one that has torch and torch_xla only.
+    # Packages of the user's environment, for an environment that has torch and torch_xla only.
     sys.path += os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep)
     try:
         import torch_xla
     except ImportError as error:
-        return fault("torch_xla can be imported", str(error), "Name an environment that has it with --python.")
+        return fault("torch_xla can be imported", str(error), "Give an environment that has it with --python.")
     try:
         call = function_of(program, function)
         torch_xla.sync()
         start = end = _size()
         for _ in range(int(calls)):
             start = _size()
-            kept = call()  # what it returns is alive at the sync, as in a loop
+            kept = call()  # its result is alive at the sync, as in a loop
             torch_xla.sync()
             del kept
             end = _size()
     except Exception as error:  # noqa: BLE001 - whatever a user's program raises
         traceback.print_exc()
         return fault(
-            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Mend it; it runs on the CPU."
+            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Correct it; it runs on the CPU."
         )
     print("\n" + json.dumps({"start": start, "end": end, "partitions": partitions(), **_versions()}))
     return 0
@@ -122,7 +122,7 @@ def function_of(program: str, name: str) -> Callable[[], object]:
     Raises:
         ImportError: It is no Python file.
         AttributeError: It has no such function.
-        Exception: Whatever it raises.
+        Exception: Any exception of the program.
     """
     spec = importlib.util.spec_from_file_location(Path(program).stem, program)
     if spec is None or spec.loader is None:
@@ -139,7 +139,7 @@ def function_of(program: str, name: str) -> Callable[[], object]:
 
 
 def _size() -> int:
-    """Return the size of the file of graphs. torch_xla appends the process's rank to its name."""
+    """Return the size of the file with the graphs. torch_xla appends the process's rank to its name."""
     path = Path(os.environ["XLA_SAVE_TENSORS_FILE"] + ".0")
     return path.stat().st_size if path.exists() else 0
 
@@ -152,7 +152,7 @@ def _versions() -> dict[str, str]:
 
 
 def fault(expected: str, found: str, next_step: str) -> int:
-    """Print what is wrong with the program or its environment as JSON; return the exit status that says so."""
+    """Print the problem of the program or its environment as JSON; return the exit status for it."""
     print("\n" + json.dumps({"expected": expected, "found": found, "next_step": next_step}))
     return BAD_PROGRAM
 

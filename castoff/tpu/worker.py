@@ -1,8 +1,8 @@
 """Compiles StableHLO for TPUs: run with the compiler environment's Python, one job a line of standard input.
 
 A job is ``{"stablehlo": base64, "topology": "v5e:2x2", "partitions": 4, "options": {…}}``, or
-``{"topology": …}`` to ask what is there; the answer is one line of JSON on standard output. Everything
-that libtpu itself says goes to standard error. No TPU is needed, and none is touched.
+``{"topology": …}`` to get the number of devices; the answer is one line of JSON on standard output. libtpu's own
+output goes to standard error. No TPU is needed or used.
 """
 
 import base64
@@ -15,11 +15,11 @@ import sys
 MAGIC = b"ML\xefR"  # of MLIR bytecode
 
 FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "v7", "7x", "v7x")
-"""Names to try on libtpu when the user's is not one that it knows."""
+"""Names to try on libtpu if it does not know the user's name."""
 
 
 class BadJobError(Exception):
-    """A job that the user can mend: its kind, what was expected and what was found."""
+    """An error in a job that the user can correct: its kind, what was expected and what was found."""
 
     def __init__(self, kind, expected, found):
         super().__init__(found)
@@ -27,7 +27,7 @@ class BadJobError(Exception):
 
 
 def host_bounds(topology):
-    """Return the chips of one host: 2x2x1, and less where the topology has an odd number of chips."""
+    """Return the chips of one host: 2x2x1, or fewer if the topology has an odd number of chips."""
     layout = re.fullmatch(r"[^:=]+[:=](\d+(?:x\d+)*)(?:_\w+)?", topology)
     sizes = [int(size) for size in layout[1].split("x")] if layout else []
     return (*(2 if size % 2 == 0 else 1 for size in [*sizes, 1, 1][:2]), 1)
@@ -63,7 +63,7 @@ def known_topologies():
             except Exception:  # noqa: BLE001, S112 - that is the question
                 continue
             found.append(f"{family}:{size}")
-    # Where both are taken, the generation's own form is that of its torus: three axes for v4 and v5p.
+    # If libtpu accepts both, use the form of the generation's torus: three axes for v4 and v5p.
     flat = {name for name in found if name.count("x") == 1}
     return [name for name in found if (name in flat) != (name.split(":")[0] in ("v4", "v5p"))]
 
@@ -74,7 +74,7 @@ def said(error):
 
 
 def bytecode_of(stablehlo):
-    """Return MLIR bytecode of StableHLO that is bytecode already, or text."""
+    """Return the MLIR bytecode of StableHLO, which is bytecode already or text."""
     if stablehlo.startswith(MAGIC):
         return stablehlo
     from jax._src.interpreters import mlir
@@ -90,7 +90,7 @@ def bytecode_of(stablehlo):
 
 
 def compile_job(job):
-    """Compile one program and return what became of it.
+    """Compile one program and return the result.
 
     Raises:
         BadJobError: The topology, the number of partitions or the program cannot be compiled.
@@ -134,7 +134,7 @@ def answer(job):
 
 def main():
     """Answer jobs until standard input ends."""
-    # libtpu and XLA write where they like: what was standard output stays ours.
+    # libtpu and XLA write to standard output: keep the original for the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     import jaxlib.version

@@ -1,8 +1,8 @@
 """Checkout: the pinned upstream tree as a git repository, one commit for each topic on top.
 
-So a maintainer works on a topic in a normal checkout, with a debugger and upstream's own tests, and
-`castoff refresh` writes the result back. Each topic's commit says in its trailers which topic it is,
-for which pin, and in what state it was taken from patches/.
+So a maintainer can edit a topic in a normal checkout, with a debugger and upstream's own tests, and
+`castoff refresh` writes the result back. The trailers of each topic's commit name the topic, the pin
+and the hash of the topic's files in patches/.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _castoff_topics.py
 /torchgen/packaged/
 /xla/
 """
-"""What tests and builds leave in a checkout; source packages come without upstream's .gitignore."""
+"""The files that tests and builds leave in a checkout; source packages do not have upstream's .gitignore."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
         pin: The pin.
         project: "torch" or "torch_xla".
         topics: The topics of the pin's builds, all projects', in order.
-        folder: Where it goes: a folder that is empty or does not exist.
-        context: The means.
+        folder: A folder that is empty or does not exist.
+        context: The cache, the runner and the console.
 
     Returns:
         Where upstream's tree came from.
 
     Raises:
         CheckoutError: The folder is in use.
-        FetchError: The tree cannot be had.
+        FetchError: The tree is not available.
         ApplyError: A topic does not apply to it.
     """
     folder = folder.absolute()
@@ -92,7 +92,7 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
             f"{folder} is in use",
             expected="a folder that is empty or does not exist",
             found="one with files in it" if folder.is_dir() else "a file",
-            next_step="Name another folder, or remove that one.",
+            next_step="Use another folder, or remove that one.",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -116,20 +116,20 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
 
 
 def update(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, context: Context) -> None:
-    """Bring a checkout up to date with the topics: its commits from the first that changed are made anew.
+    """Bring a checkout up to date with the topics: from the first that changed, its commits are made again.
 
-    Files that no changed topic touches keep their times, so that a build there compiles only what it must.
+    Files that no changed topic changes keep their times, so that a build there compiles only what changed.
 
     Args:
         pin: The pin.
         project: "torch" or "torch_xla".
         topics: The topics of the pin's builds, all projects', in order.
         folder: The checkout.
-        context: The means.
+        context: The cache, the runner and the console.
 
     Raises:
-        CheckoutError: It is edited, or not a checkout of this pin; it is as it was.
-        ApplyError: A topic does not apply; it is as it was.
+        CheckoutError: It is edited, or not a checkout of this pin. It is unchanged.
+        ApplyError: A topic does not apply. The checkout is unchanged.
     """
     repository = Repository(folder.absolute(), context.runner)
     commits = topic_commits(repository)
@@ -169,12 +169,12 @@ def _check_unedited(repository: Repository, commits: Sequence[TopicCommit], pin:
         f"{repository.folder} cannot be brought up to date",
         expected=f"a checkout of pin {pin} without edits and without commits on top",
         found=found if commits else "no commits of topics",
-        next_step="Write the edits back (castoff refresh), or name a new folder.",
+        next_step="Write the edits back (castoff refresh), or use a new folder.",
     )
 
 
 def commit_topic(topic: Topic, pin: str, folder: Path, context: Context) -> None:
-    """Lay a topic on a checkout and commit it.
+    """Apply a topic to a checkout and commit it.
 
     Raises:
         ApplyError: It does not apply.

@@ -1,4 +1,4 @@
-"""What a maintainer does with upstream's tree: check it out, write it back, run its tests on our wheels."""
+"""The commands on upstream's tree: check it out, write edits back, run its tests on the patched wheels."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def update_checkout(pin_name: str, project: str, folder: Path, console: Console,
     Args:
         pin_name: The pin's name.
         project: "torch" or "torch_xla".
-        folder: Where it is.
-        console: Shows how it goes.
+        folder: Its folder.
+        console: Reports progress.
         root: The tree with pins and patches.
 
     Raises:
-        CastoffError: It cannot be brought up to date; it is as it was.
+        CastoffError: It cannot be brought up to date. It is unchanged.
     """
     if not (folder / ".git").exists():
         make_checkout(pin_name, project, folder, console, root)
@@ -45,17 +45,17 @@ def update_checkout(pin_name: str, project: str, folder: Path, console: Console,
 
 
 def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
-    """Make a checkout of a project, and say where it is.
+    """Make a checkout of a project, and print its folder.
 
     Args:
         pin_name: The pin's name.
         project: "torch" or "torch_xla".
-        folder: Where it goes.
-        console: Shows how it goes.
+        folder: Its folder.
+        console: Reports progress.
         root: The tree with pins and patches.
 
     Raises:
-        CastoffError: It cannot be made; there is none then.
+        CastoffError: It cannot be made. The folder is removed.
     """
     pin = load_pin(root / "pins", pin_name)
     topics = select(load_topics(root / "patches"), pin.name)
@@ -67,16 +67,16 @@ def make_checkout(pin_name: str, project: str, folder: Path, console: Console, r
 
 
 def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) -> None:
-    """Write an edited checkout back into a topic, and say what changed.
+    """Write an edited checkout back into a topic, and print what changed.
 
     Args:
         name: The topic.
         folder: The checkout.
-        console: Shows how it goes.
+        console: Reports progress.
         root: The tree with patches.
 
     Raises:
-        CastoffError: It cannot be written back; the topic is as it was.
+        CastoffError: It cannot be written back. The topic is unchanged.
     """
     with command_context(console) as context:
         done = refresh(name, folder, load_topics(root / "patches"), context)
@@ -103,21 +103,21 @@ def compare_upstream_tests(
     console: Console,
     root: Path = ROOT,
 ) -> None:
-    """Run upstream's own tests on stock and on patched wheels and say how they compare.
+    """Run upstream's own tests on stock and on patched wheels, and print how the outcomes compare.
 
     Args:
-        built: The folder with the patched wheels, whose manifest says what they were made from.
+        built: The output folder with the patched wheels and their manifest.
         stock: The interpreter of an environment with the stock wheels; one is made if not given.
-        patched: That of one with the patched wheels, likewise.
-        source: A checkout to run the tests from, likewise.
-        known: A folder that keeps the outcomes on stock from one comparison to the next.
+        patched: The interpreter of one with the patched wheels, likewise.
+        source: A checkout with the tests; one is made if not given.
+        known: A folder where the outcomes on stock wheels are kept for the next comparison.
         whole: Whether to run all suites, and not only the quick ones.
         indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
-        console: Shows how it goes.
+        console: Reports progress.
         root: The tree with pins and patches.
 
     Raises:
-        UpstreamTestsError: A test ends otherwise on the two.
+        UpstreamTestsError: A test has different outcomes on the two.
         CastoffError: The tests cannot be run.
     """
     recorded = read_manifest(built / "manifest.json")
@@ -141,7 +141,7 @@ def compare_upstream_tests(
     failing = sum(counts(comparison.stock).get("failed", 0) for comparison in comparisons)
     tests = sum(len(comparison.stock) for comparison in comparisons)
     console.result(
-        f"{tests} of upstream's tests end alike on stock and on patched wheels, {failing} of them failing on both",
+        f"{tests} of upstream's tests have the same outcome on stock and patched wheels; {failing} fail on both",
         {"tests": tests, "failing": failing, "differences": 0},
     )
 
@@ -156,7 +156,7 @@ def _environment(
             f"there is no CPython {recorded.python} to run the tests with",
             expected=f"CPython {recorded.python} on PATH",
             found="none",
-            next_step="Install it, or give the interpreters of two environments with --stock and --patched.",
+            next_step="Install it, or give the interpreters of two environments with --environments.",
         )
     wheels = []
     for project, wheel in recorded.wheels.items():

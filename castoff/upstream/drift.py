@@ -1,9 +1,9 @@
-"""Drift: what a newer upstream means for each topic.
+"""Drift: check each topic against a newer upstream.
 
-Two questions, both answered by trying. Does the topic still apply: its files and hunks are laid on the
+Two questions, both answered by trying. Does the topic still apply: its files and hunks are applied to the
 newer tree, or on what a wheel has of it, with no fuzz. Is it upstream already: the topic's own tests run
 on stock wheels of that release, and a test that fails on the stock wheels of our pins but passes there
-shows that the behaviour arrived.
+shows that upstream has the behaviour.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ from castoff.model.pin import PROJECTS, Pin, load_pin
 from castoff.model.topics import Topic, load_topics
 
 TEST_TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
-"""What the topics' tests import, or run in; the versions are those of the lock file."""
+"""The packages that the topics' tests need, in the versions of the lock file."""
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _VERSION_OF_TREE = {
     "version.txt": re.compile(r"()(\d+\.\d+\.\d+)"),
     "setup.py": re.compile(r"(?s).*(TORCH_XLA_VERSION)['\"], *['\"](\d+\.\d+\.\d+)['\"]"),
 }
-"""Where torch's tree and torch_xla's say their version, and how."""
-_ARRIVED = "[XPASS(strict)]"  # pytest's word for a test that was to fail, and passed
+"""The files in which torch's tree and torch_xla's state their version, and its form."""
+_ARRIVED = "[XPASS(strict)]"  # pytest's message for a test that passed but was expected to fail
 _SECONDS = 3600
 _CALL_SITES = re.compile(rb"(?m)^\+\+\+ b/(.+)$")
 
 
 @dataclass(frozen=True)
 class Newer:
-    """The upstream that topics are held against."""
+    """The upstream that topics are checked against."""
 
     about: str  # what it is, for a person
-    trees: dict[str, Path]  # for each project that there is, the folder of a checkout or a wheel
+    trees: dict[str, Path]  # for each project, the folder of a checkout or a wheel
     version: str | None  # the release whose wheels to run tests on, or None
 
 
 @dataclass(frozen=True)
 class Tested:
-    """What one file of tests says of a newer upstream."""
+    """The outcome of one file of tests on a newer upstream."""
 
     file: str
-    arrived: int = 0  # how many of the tests that show a difference from our pins' stock wheels pass there
-    absent: int = 0  # how many of them fail there as well
-    broken: int = 0  # how many of the tests of what must stay as it was fail there
-    unrun: str = ""  # why there is no outcome, if there is none
+    arrived: int = 0  # tests that fail on our pins' stock wheels and pass there
+    absent: int = 0  # tests that fail on our pins' stock wheels and there
+    broken: int = 0  # tests of unchanged behaviour that fail there
+    unrun: str = ""  # why the tests did not run, if so
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What a newer upstream means for a topic."""
+    """The state of a topic on a newer upstream."""
 
     topic: Topic
     fit: Fit  # how its files and hunks fit
-    tested: tuple[Tested, ...]  # what its tests say
+    tested: tuple[Tested, ...]  # the outcomes of its tests
 
     @property
     def arrived(self) -> int:
-        """How many tests say that the behaviour is upstream."""
+        """How many tests show that the behaviour is upstream."""
         return sum(tested.arrived for tested in self.tested)
 
     @property
     def tests(self) -> int:
-        """How many tests could have said so."""
+        """How many tests could have shown it."""
         return self.arrived + sum(tested.absent for tested in self.tested)
 
     @property
@@ -89,11 +89,11 @@ class Drift:
 
     @property
     def needs_a_hand(self) -> bool:
-        """Whether the topic cannot go onto that upstream as it is, and is still wanted there."""
+        """Whether the topic does not apply to that upstream, and is still needed there."""
         return bool(self.fit.failed) and not self.is_upstream
 
     def applies_text(self) -> str:
-        """Say whether it applies."""
+        """Return whether it applies, as text."""
         if self.fit.failed:
             kinds = {trial.outcome.value for trial in self.fit.failed}
             return f"{', '.join(sorted(kinds))} ({len(self.fit.failed)} of {len(self.fit.trials)} files)"
@@ -101,7 +101,7 @@ class Drift:
         return f"yes ({len(self.fit.trials)} files{skipped})"
 
     def upstream_text(self) -> str:
-        """Say whether it is upstream already."""
+        """Return whether it is upstream already, as text."""
         if self.topic.kind == "never":
             return "never will be"
         if not self.tests:
@@ -111,14 +111,14 @@ class Drift:
         return f"in part ({self.arrived} of {self.tests} tests)"
 
     def details(self) -> list[str]:
-        """Return what a maintainer has to know: where it conflicts, which tests said what."""
+        """Return the details for a maintainer: its conflicts, and the outcomes of its tests."""
         rows = [f"{trial.path}: {trial.outcome.value}: {trial.detail}" for trial in self.fit.failed]
         if self.fit.skipped:
             rows.append(f"a wheel has none of these, try a checkout: {', '.join(self.fit.skipped)}")
         for tested in self.tested:
             said = f"{tested.arrived} of {tested.arrived + tested.absent} differences are upstream"
             if tested.broken:
-                said += f", {tested.broken} tests of what must stay as it was fail"
+                said += f", {tested.broken} tests of unchanged behaviour fail"
             rows.append(f"{tested.file}: {tested.unrun or said}")
         return rows
 
@@ -141,18 +141,18 @@ class Drift:
 def newer_upstream(
     against: str, project: str, pins: Sequence[Pin], indexes: Sequence[str], context: Context
 ) -> Iterator[Newer]:
-    """Lend the upstream that the user means.
+    """Provide the upstream that the user means.
 
     Args:
         against: The folder of a checkout, a release such as "2.13", or else a ref of upstream's repository.
         project: The project whose ref it is.
         pins: The pins, the newest last.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
 
     Raises:
         CheckoutError: The folder is not a tree of torch or torch_xla.
-        FetchError: There is no such release or ref to be had.
+        FetchError: There is no such release or ref, or it is not available.
     """
     if Path(against).is_dir():
         yield checkout_of(Path(against).absolute())
@@ -174,29 +174,29 @@ def checkout_of(folder: Path) -> Newer:
     projects = [project for project in PROJECTS if (folder / project / "__init__.py").is_file()]
     if len(projects) != 1:
         raise CheckoutError(
-            f"{folder} is no tree of upstream",
+            f"{folder} is not a tree of upstream",
             expected="a checkout of torch or of torch_xla",
             found=f"{' and '.join(projects)} in it" if projects else "neither torch/__init__.py nor torch_xla's",
             next_step="Give the top folder of a checkout, a release like 2.13, or a ref of upstream's repository.",
         )
     if (folder / projects[0] / "_castoff.py").exists():
         raise CheckoutError(
-            f"{folder} has castoff's topics in it already",
-            expected="upstream's tree as it is",
+            f"{folder} already has castoff's topics",
+            expected="upstream's tree without them",
             found=f"{projects[0]}/_castoff.py",
-            next_step="In what `castoff checkout` made, git checkout the commit below the topics' own (git log).",
+            next_step="In a folder of `castoff checkout`, check out the commit below those of the topics (git log).",
         )
 
     def text_of(name: str) -> str:
         return (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else ""
 
-    # torch_xla's tree goes on naming a release that is out: its wheels would say nothing of the tree.
+    # torch_xla's tree keeps the version of an earlier release, whose wheels do not show the tree's behaviour.
     version = version_of_tree(text_of) if projects[0] == "torch" else None
     return Newer(f"the checkout {folder}", {projects[0]: folder}, version)
 
 
 def version_of_tree(text_of: Callable[[str], str]) -> str | None:
-    """Return the release that a tree of torch or of torch_xla is of, if it says so.
+    """Return the release of a tree of torch or of torch_xla, if the tree states it.
 
     Args:
         text_of: Gives the text of a file at the top of the tree, empty if there is none.
@@ -206,10 +206,10 @@ def version_of_tree(text_of: Callable[[str], str]) -> str | None:
 
 
 def fetch_ref(repository: str, ref: str, folder: Path, context: Context) -> None:
-    """Make a folder the tree of a ref of upstream's repository.
+    """Fetch the tree of a ref of upstream's repository into a folder.
 
     Raises:
-        FetchError: It cannot be had.
+        FetchError: It is not available.
     """
     folder.mkdir()
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
@@ -223,7 +223,7 @@ def fetch_ref(repository: str, ref: str, folder: Path, context: Context) -> None
             context.runner.run(command, name=f"git-{command[1]}", cwd=folder, env=environment)
     except CommandError as error:
         raise FetchError(
-            f"{ref} of {repository} cannot be had",
+            f"{ref} of {repository} is not available",
             expected="git fetches that ref",
             found=error.found,
             next_step="Check the ref and the network, or give the folder of a checkout, or a release like 2.13.",
@@ -244,7 +244,7 @@ def _wheels(version: str, indexes: Sequence[str], context: Context) -> Newer:
             f"there is no torch {version}",
             expected=f"a wheel of torch{wanted} for CPython {python} in the package index",
             found="none",
-            next_step="Check the version (`pip index versions torch`), or name another index with --index.",
+            next_step="Check the version (`pip index versions torch`), or give another index with --index.",
         )
     return Newer(f"the wheels of torch {found}", trees, found)
 
@@ -255,7 +255,7 @@ def best_pins(topic: Topic, version: str | None, *, whole: bool) -> list[str]:
     Args:
         topic: The topic.
         version: The version of the tree, if it is known.
-        whole: Whether the tree has C++ too: hunks that have the C++ call sites go first there.
+        whole: Whether the tree has C++ too: then hunks with C++ call sites come first.
     """
     applying = [pin for pin in topic.pins if topic.applies(pin)]
     at = _number(version) if version else max(map(_number, applying), default=(0, 0))
@@ -285,10 +285,10 @@ def fits(topics: Sequence[Topic], newer: Newer, context: Context) -> dict[str, F
     Args:
         topics: The topics, in order.
         newer: The newer upstream.
-        context: The means.
+        context: The cache, the runner and the console.
 
     Returns:
-        For each topic whose project is there, how it fits.
+        For each topic of the upstream's projects, how it fits.
     """
     found = {}
     with context.cache.lock("drift"), context.cache.scratch("drift") as scratch:
@@ -305,13 +305,13 @@ def make_environment(version: str, folder: Path, root: Path, context: Context) -
     """Install stock wheels of a release and what tests need; return the Python.
 
     Args:
-        version: The release of torch. torch_xla of the same one is installed where there is one.
-        folder: Where the environment goes.
+        version: The release of torch. torch_xla of the same release is installed if there is one.
+        folder: The folder of the environment.
         root: The tree with the lock file.
-        context: The means.
+        context: The cache, the runner and the console.
 
     Raises:
-        FetchError: They cannot be had.
+        FetchError: They are not available.
     """
     environment = current_uv_environment(context.runner)
     uv, python = tool("uv"), folder / "bin" / "python"
@@ -329,11 +329,11 @@ def make_environment(version: str, folder: Path, root: Path, context: Context) -
             f"torch {version} cannot be installed",
             expected="uv installs it from the package index",
             found=error.found,
-            next_step=f"{error.next_step}. --python takes an environment that has it; --no-tests does without.",
+            next_step=f"{error.next_step}. Or give an environment that has it with --python, or use --no-tests.",
         ) from error
     with_xla: list[str | Path] = [*install, f"torch=={version}", f"torch_xla=={minor}.*"]
     if context.runner.run(with_xla, name="install-xla", env=environment, check=False).returncode != 0:
-        context.console.note(f"there is no torch_xla {minor}: tests on XLA tensors are left out")
+        context.console.note(f"there is no torch_xla {minor}: tests on XLA tensors are skipped")
     return python
 
 
@@ -344,7 +344,7 @@ def run_tests(topic: Topic, python: Path, root: Path, context: Context) -> tuple
         topic: The topic.
         python: The interpreter of an environment that has them.
         root: The tree with the tests.
-        context: The means.
+        context: The cache, the runner and the console.
     """
     with context.cache.lock("drift-tests"), context.cache.scratch("drift-tests") as scratch:
         return tuple(_run_file(file, python, root, scratch, context) for file in topic.tests)
@@ -353,7 +353,7 @@ def run_tests(topic: Topic, python: Path, root: Path, context: Context) -> tuple
 def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Context) -> Tested:
     report = scratch / "report.xml"
     report.unlink(missing_ok=True)
-    # `--stock` makes each test that shows a difference one that must fail; see tests/conftest.py.
+    # With `--stock` each test that shows a difference must fail; see tests/conftest.py.
     command: list[str | Path] = ["timeout", str(_SECONDS), python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["--stock", f"--junitxml={report}", file]
     environment = environment_for_tests() | {"PJRT_DEVICE": "CPU"}
@@ -366,11 +366,11 @@ def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Conte
 
 
 def read_stock_report(file: str, report: Path) -> Tested:
-    """Return what a report of ``pytest --stock`` says.
+    """Return the outcomes in a report of ``pytest --stock``.
 
     Args:
         file: The file of tests.
-        report: The report in JUnit's form.
+        report: The report in JUnit's format.
     """
     arrived = absent = broken = 0
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own pytest wrote it
@@ -388,14 +388,14 @@ def read_stock_report(file: str, report: Path) -> Tested:
 def drift(
     topics: Sequence[Topic], newer: Newer, python: Path | None, root: Path, context: Context
 ) -> tuple[Drift, ...]:
-    """Find out what a newer upstream means for each topic.
+    """Check each topic against a newer upstream.
 
     Args:
         topics: The topics, in order.
         newer: The newer upstream.
         python: The interpreter of an environment with stock wheels of it, or None to run no tests.
         root: The tree with the tests.
-        context: The means.
+        context: The cache, the runner and the console.
     """
     fitting = fits(topics, newer, context)
     found = []
@@ -426,23 +426,23 @@ def show_drift(
     console: Console,
     root: Path = ROOT,
 ) -> bool:
-    """Find out what a newer upstream means for each topic, and say it.
+    """Check each topic against a newer upstream, and print the result.
 
     Args:
         against: The folder of a checkout, a release, or a ref of upstream's repository.
         project: The project whose ref it is.
-        names: The topics to look at, as "project/name" or "name"; all if empty.
+        names: The topics to check, as "project/name" or "name"; all if empty.
         python: The interpreter of an environment with stock wheels of that release; one is made if not given.
         tests: Whether to run tests at all.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        console: Shows how it goes.
+        indexes: Package indexes to use besides those in pip's configuration.
+        console: Reports progress.
         root: The tree with pins, patches and tests.
 
     Returns:
-        Whether no topic needs a hand.
+        Whether no topic needs manual work.
 
     Raises:
-        CastoffError: The upstream cannot be had, or a topic is not known.
+        CastoffError: The upstream is not available, or a topic is not known.
     """
     topics = _chosen(load_topics(root / "patches"), names)
     pins = [load_pin(root / "pins", path.stem) for path in sorted((root / "pins").glob("*.toml"), key=_of_file)]
@@ -453,12 +453,12 @@ def show_drift(
                 found = drift(topics, newer, chosen, root, context)
         about = newer.about
     well = not any(one.needs_a_hand for one in found)
-    verdict = "no topic needs a hand" if well else "some topics need a hand"
+    verdict = "no topic needs manual work" if well else "some topics need manual work"
     data: dict[str, object] = {"against": about, "well": well, "topics": [one.as_dict() for one in found]}
     columns = ("topic", "applies", "hunks of", "upstream already")
     lines = [_below(found), f"{about}: {verdict}"]
     if left_out := sorted({topic.project for topic in topics} - {one.topic.project for one in found}):
-        lines.append(f"It has no {' and no '.join(left_out)}, whose topics were not looked at.")
+        lines.append(f"It has no {' and no '.join(left_out)}, whose topics were not checked.")
     console.table(columns, [_row(one) for one in found], "\n".join(filter(None, lines)), data)
     return well
 
@@ -481,11 +481,11 @@ def _chosen(topics: tuple[Topic, ...], names: Sequence[str]) -> tuple[Topic, ...
 
 @contextmanager
 def _python(newer: Newer, python: Path | None, root: Path, context: Context, *, tests: bool) -> Iterator[Path | None]:
-    """Lend the interpreter to run tests with, if they are to be run."""
+    """Provide the interpreter to run the tests with, or None if they are not run."""
     if not tests or python is not None or newer.version is None:
         if tests and python is None:
             context.console.warn(
-                "this tree does not say its version, so no tests are run: --python takes an environment"
+                "this tree does not state its version, so no tests are run: give an environment with --python"
             )
         yield python.absolute() if tests and python is not None else None
         return
@@ -495,7 +495,7 @@ def _python(newer: Newer, python: Path | None, root: Path, context: Context, *, 
                 made = make_environment(newer.version, scratch / "venv", root, context)
         except FetchError as error:
             # A branch has wheels only once it is released.
-            context.console.warn(f"no tests are run: {error.summary}; --python takes an environment")
+            context.console.warn(f"no tests are run: {error.summary}; give an environment with --python")
             yield None
             return
         yield made
@@ -506,7 +506,7 @@ def _row(one: Drift) -> list[str]:
 
 
 def _below(found: Sequence[Drift]) -> str:
-    """Return what is to be read under the table: where and why."""
+    """Return the text below the table: where and why."""
     blocks = []
     for one in found:
         indented = ["  " + row.replace("\n", "\n  ") for row in one.details()]

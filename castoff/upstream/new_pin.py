@@ -1,8 +1,8 @@
 """New pins: a pair of upstream releases found in the package index, and every topic tried on it.
 
-What can be found out is written down: pins/<name>.toml with every hash, and in each topic.toml what
-trying it gave. What cannot is a list of what needs a hand. Nothing that is there is overwritten, so
-that the command can be given again after a hand was lent.
+pins/<name>.toml gets every hash, and each topic.toml the result of the trial. What cannot be found out
+is printed as a list of manual work. Existing files are not overwritten, so that the command can be run
+again after that work.
 """
 
 from __future__ import annotations
@@ -53,35 +53,35 @@ _MOST_ROUNDS = 5
 
 @dataclass
 class Found:
-    """What trying the topics gave."""
+    """The results of trying the topics."""
 
-    states: dict[str, str] = field(default_factory=dict)  # for each topic's full name, what its topic.toml is to say
+    states: dict[str, str] = field(default_factory=dict)  # for each topic's full name, its state on the pin
     fits: dict[str, Fit] = field(default_factory=dict)  # how the files and hunks fit
-    symbols: dict[str, Symbols] = field(default_factory=dict)  # for each topic with C++, what its overlay part shows
-    hand: list[str] = field(default_factory=list)  # what needs a hand
+    symbols: dict[str, Symbols] = field(default_factory=dict)  # for each topic with C++, what its overlay part exports
+    hand: list[str] = field(default_factory=list)  # what needs manual work
 
     def cannot(self, topic: Topic, reason: str) -> None:
-        """Say that a topic does not go onto the pin as it is."""
+        """Record that a topic cannot be on the pin."""
         self.states[topic.key] = f"cannot: {reason}"
         self.hand.append(f"{topic.key}: {reason}")
 
 
 def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path = ROOT) -> None:
-    """Make a pin and try every topic on it, and say what needs a hand.
+    """Make a pin, try every topic on it, and print what needs manual work.
 
     Args:
         name: Its name, such as "2.8".
-        indexes: Package indexes to look at besides those that pip is configured with.
-        console: Shows how it goes.
+        indexes: Package indexes to use besides those in pip's configuration.
+        console: Reports progress.
         root: The tree with pins and patches; both are written to.
 
     Raises:
         PinError: The package index does not have such a pair of releases.
-        CastoffError: The wheels cannot be had, or are not as castoff knows them.
+        CastoffError: The wheels are not available, or do not have the expected form.
     """
     if re.fullmatch(r"\d+\.\d+", name) is None:
         raise PinError(
-            f"{name} is no name of a pin",
+            f"{name} is not a name of a pin",
             expected="the first two parts of a release, like 2.8",
             found=name,
             next_step="The newest patch releases of it are found in the package index.",
@@ -90,7 +90,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
     hand: list[str] = []
     with command_context(console) as context:
         if path.is_file():
-            console.note(f"{path.name} is there already and stays as it is")
+            console.note(f"{path.name} exists and is not changed")
         else:
             with console.step("look up", f"torch {name} and torch_xla {name} in the package index"):
                 text, hand = pin_text(name, _newest_pin(root), indexes, context)
@@ -113,13 +113,13 @@ def _newest_pin(root: Path) -> Pin:
 
 
 def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) -> tuple[str, list[str]]:
-    """Return a pins file, filled in, and what of it needs a hand.
+    """Return the text of a pins file, and what needs manual work in it.
 
     Args:
         name: The pin's name.
         model: A pin to take repositories and indexes from.
-        indexes: Package indexes to look at besides those that pip is configured with.
-        context: The means.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
 
     Raises:
         PinError: The package index does not have such a pair of releases.
@@ -151,7 +151,7 @@ def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) ->
 
 @dataclass(frozen=True)
 class Facts:
-    """What a wheel says of its release."""
+    """What a wheel states about its release."""
 
     version: str
     tag: str
@@ -162,7 +162,7 @@ class Facts:
 
 
 def _releases(project: str, versions: str, indexes: Sequence[str], context: Context) -> dict[str, Release]:
-    """Return the wheels of the newest version that there are, by CPython."""
+    """Return the wheels of the newest version, by CPython."""
     found = {python: find_release(project, versions, python, indexes, context) for python in PYTHONS}
     there = {python: release for python, release in found.items() if release is not None}
     newest = max((_parts(release.version) for release in there.values()), default=())
@@ -178,7 +178,7 @@ def _no_release(project: str, name: str) -> PinError:
         f"there is no pair of releases {name}",
         expected=f"wheels of torch and torch_xla {name} for the same CPython in the package index",
         found=f"none of {project} for CPython {', '.join(PYTHONS)}",
-        next_step="`pip index versions torch_xla` lists what there is; --index names another index.",
+        next_step="`pip index versions torch_xla` lists the releases; give another index with --index.",
     )
 
 
@@ -200,7 +200,7 @@ def _facts(project: str, wheel: BaseWheel, release: Release, context: Context) -
     commit = re.search(r"(?m)^(?:git_version|__xla_gitrev__)\s*=\s*'([0-9a-f]{40})'", said)
     if commit is None:
         raise PinError(
-            f"{wheel.path.name} does not say which commit it was built from",
+            f"{wheel.path.name} does not state the commit that it was built from",
             expected="git_version or __xla_gitrev__ in its version.py",
             found=said,
             next_step="Write the pins file by hand.",
@@ -212,7 +212,7 @@ def _facts(project: str, wheel: BaseWheel, release: Release, context: Context) -
 
 
 def _platform(file: str, libraries: Sequence[Path]) -> str:
-    """Return the platform tag of a wheel; by what its libraries need where its name has an old or vague one."""
+    """Return the platform tag of a wheel; from the needs of its libraries if its name has an old or vague one."""
     for tag in parse_wheel_filename(file)[3]:
         if _EXACT_PLATFORM.fullmatch(tag.platform):
             return tag.platform
@@ -264,8 +264,8 @@ def _text(
         )
     if None not in runtime.values():
         rows = "".join(f'{library} = "{version}"\n' for library, version in runtime.items())
-        parts.append(f"# What goes with this pin on a device.\n[runtime]\n{rows}")
-    parts.append("# The builds that upstream published. An index is given where it is not the default one.\n")
+        parts.append(f"# The runtime for this pin on a device.\n[runtime]\n{rows}")
+    parts.append("# The builds that upstream published. An index is given if it is not the default one.\n")
     parts[-1] += f'[variants.cuda]\ntitle = "{facts["torch"].build}"\n'
     if cpu:
         variant = next(variant for variant in model.variants.values() if variant.index is not None)
@@ -285,7 +285,7 @@ def _text(
 
 
 def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], context: Context) -> Found:
-    """Try the topics that say nothing of a pin yet on its wheels."""
+    """Try the topics that do not name a pin yet on its wheels."""
     found = Found()
     python = _python_of(set(pin.pythons))
     with context.console.step("fetch", "its wheels, by hash"):
@@ -328,18 +328,18 @@ def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], fo
 
 
 def _check_required(topic: Topic, topics: Sequence[Topic], pin: Pin, found: Found) -> None:
-    """Say of a topic that it applies, unless one that it requires does not."""
+    """Record that a topic applies, unless one that it requires does not."""
     by_key = {one.key: one for one in topics}
     for key in topic.requires:
         state = found.states.get(key) or by_key[key].pins.get(pin.name, "")
         if state.startswith("cannot"):
-            found.cannot(topic, f"it stands on {key}")
+            found.cannot(topic, f"it depends on {key}")
             return
     found.states[topic.key] = "applies"
 
 
 def _choose_symbols(pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found) -> None:
-    """Choose for each topic the functions to take the place of: those of the nearest pin that are all there."""
+    """Choose the functions that each topic interposes: those of the nearest pin whose functions all exist."""
     defined = defined_symbols(torch.lib / "libtorch_cpu.so")
     for topic in topics:
         if found.states.get(topic.key) != "applies" or not topic.sources():
@@ -349,7 +349,7 @@ def _choose_symbols(pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: 
         there = [names for names in sets if _take_effect(names, torch, defined)]
         if not there:
             missing = ", ".join(sorted(set(sets[0]) - defined)) or "calls of them through slots"
-            found.cannot(topic, f"libtorch_cpu of {pin.name} lacks what it takes the place of: {missing}")
+            found.cannot(topic, f"libtorch_cpu of {pin.name} lacks the functions that it interposes: {missing}")
             continue
         newest = max(order, key=_parts)
         found.symbols[topic.key] = Symbols(there[0], topic.overlay_symbols(newest).exports)
@@ -372,7 +372,7 @@ def _drop_dependents(topics: Sequence[Topic], pin: Pin, found: Found) -> None:
 def _compile(
     pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found, *, version: str, context: Context
 ) -> None:
-    """Compile the overlays of the topics that apply so far; those whose C++ does not compile drop out."""
+    """Compile the overlays of the topics that apply so far; those whose C++ does not compile are left out."""
     compiler = find_compiler(context.runner)
     for project in PROJECTS:
         for _ in range(_MOST_ROUNDS):
@@ -407,7 +407,7 @@ def _own_interpose(topic: Topic, symbols: Symbols) -> tuple[str, ...]:
 
 
 def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
-    """Say of each topic that is at fault that it cannot be compiled; tell whether there was one."""
+    """Record each topic that cannot be compiled; return whether there was one."""
     log = _LOG.search(error.next_step)
     text = Path(log[1]).read_text(encoding="utf-8", errors="replace") if log is not None else error.found
     wrong = _failures(text)
@@ -416,7 +416,7 @@ def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
             found.cannot(topic, f"its C++ does not compile there: {wrong[topic.key]}")
             found.symbols.pop(topic.key, None)
             continue
-        # Or it compiles, but does not show what it declares.
+        # Or it compiles, but does not export what it declares.
         symbols = found.symbols.get(topic.key, Symbols())
         absent = [name for name in (*symbols.interpose, *symbols.exports) if f"  {name}\n" in f"{error.found}\n"]
         if absent and found.states.get(topic.key) == "applies":
@@ -427,7 +427,7 @@ def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
 
 
 def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: Found) -> None:
-    """Say of all topics of a project with C++ that they cannot be there, where none alone is at fault."""
+    """Record that no topic of a project with C++ can be compiled, if no single one is the cause."""
     for topic in topics:
         if topic.project == project and topic.sources() and found.states.get(topic.key) == "applies":
             found.cannot(topic, f"the overlay does not build: {error.summary}")
@@ -436,7 +436,7 @@ def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: 
 
 
 def _failures(log: str) -> dict[str, str]:
-    """Return the first error of each topic whose files ninja says it could not compile."""
+    """Return the first error of each topic with files that ninja could not compile."""
     wrong: dict[str, str] = {}
     for block in log.split("\nFAILED: ")[1:]:
         topic = _FAILED_FILE.search(block.partition("\n")[0])
@@ -454,12 +454,12 @@ def _verify(overlay: Overlay, torch: TorchTree, pin: Pin, found: Found) -> None:
 
 
 def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
-    """Write what was found into a topic; return the files that were written.
+    """Write the results into a topic; return the files that were written.
 
     Args:
         topic: The topic.
         pin: The pin's name.
-        found: What was found.
+        found: The results.
         root: The tree.
     """
     path = topic.folder / "topic.toml"
@@ -485,7 +485,7 @@ def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
 
 
 def python_hunks(patch: str) -> str:
-    """Return the part of a patch that a wheel can prove: that on Python files."""
+    """Return the part of a patch that a wheel can prove: the hunks on Python files."""
     parts = re.split(r"(?m)^(?=diff --git )", patch)
     return "".join(part for part in parts if part.partition("\n")[0].endswith(PYTHON_SUFFIXES))
 
@@ -497,10 +497,10 @@ def _with_pin(text: str, pin: str, state: str) -> str:
     head, header, rest = text.partition("[pins]\n")
     if not header:
         raise PinError(
-            "a topic.toml has no [pins] of its own line",
-            expected="[pins], and a line for each pin under it",
+            "a topic.toml has no line [pins]",
+            expected="a line [pins], and a line for each pin under it",
             found=text,
-            next_step="Write it so.",
+            next_step="Write the table in this form.",
         )
     lines = rest.splitlines(keepends=True)
     at = 0
@@ -520,12 +520,12 @@ def _report(
         [
             topic.key,
             (found.fits[topic.key].pin or "none") if found.states.get(topic.key) == "applies" else "",
-            found.states.get(topic.key) or f"{topic.pins[pin.name]} (as it said)",
+            found.states.get(topic.key) or f"{topic.pins[pin.name]} (already set)",
         ]
         for topic in topics
     ]
     below = "\n".join(
-        ["written:", *(f"  {path}" for path in written), "", "needs a hand:", *(f"  {one}" for one in hand)]
+        ["written:", *(f"  {path}" for path in written), "", "needs manual work:", *(f"  {one}" for one in hand)]
     )
     data: dict[str, object] = {
         "pin": pin.name,

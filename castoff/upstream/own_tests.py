@@ -1,8 +1,8 @@
-"""Upstream's own tests, on stock and on patched wheels: both must fail in the same tests.
+"""Upstream's own tests, on stock and on patched wheels: the outcomes must be the same.
 
-They run from a checkout of the pin, with the pytest of their day, and see no torch but the one of
-their environment. A test that ends otherwise on the two is tried once more on both, alone, before it
-counts: some of upstream's tests depend on time and load.
+They run from a checkout of the pin, with a pytest of their time, and can import only the torch of their
+environment. A test with different outcomes on the two is run once more on both, alone, before it counts:
+some of upstream's tests depend on time and load.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from castoff.core.runner import Runner, environment_for_tests
 from castoff.core.tools import tool
 
 LOCK = Path(__file__).parent / "own_tests.lock"
-"""The pytest of upstream's day and what its tests import, by hash."""
+"""The pytest that upstream's tests were written for and the packages that they import, by hash."""
 
 _RANK = ("passed", "xfailed", "skipped", "failed")
 _SHOWN = 20
@@ -40,7 +40,7 @@ for one in sorted(m.distributions(), key=lambda one: one.metadata["Name"]):
     record = one.read_text("RECORD") or ""
     print(one.metadata["Name"], one.version, hashlib.sha256(record.encode()).hexdigest())
 """
-"""Says what is installed, to the byte: RECORD has the hash of every file."""
+"""Prints what is installed, exactly: RECORD has the hash of every file."""
 
 _NN_FIRST = "(TestNN and not TestNNDevice) or hook or grad"
 
@@ -50,8 +50,8 @@ class Suite:
     """A part of upstream's tests."""
 
     name: str
-    arguments: tuple[str, ...]  # what pytest is told, in the folder ``test``
-    quick: bool  # whether CI's ten minutes have room for it
+    arguments: tuple[str, ...]  # pytest's arguments, in the folder ``test``
+    quick: bool  # whether it is short enough for every run of CI
 
 
 SUITES = (
@@ -72,12 +72,12 @@ SUITES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A test that ends otherwise on the two."""
+    """A test with different outcomes on the two."""
 
     suite: str  # the suite's name
     test: str  # the test
-    stock: str  # how it ends on stock wheels: passed, xfailed, skipped, failed, or missing
-    patched: str  # how it ends on patched wheels
+    stock: str  # its outcome on stock wheels: passed, xfailed, skipped, failed, or missing
+    patched: str  # its outcome on patched wheels
 
 
 Outcomes = Mapping[str, str]
@@ -85,12 +85,12 @@ Outcomes = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How one suite ended on the two."""
+    """The outcomes of one suite on the two."""
 
     suite: str  # the suite's name
     stock: Outcomes  # the outcome of each test on stock wheels
     patched: Outcomes  # the same on patched ones
-    differences: tuple[Difference, ...]  # the tests that end otherwise, also when tried again
+    differences: tuple[Difference, ...]  # the tests with different outcomes, also when run again
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
@@ -104,19 +104,19 @@ class Comparison:
 
 
 def counts(outcomes: Outcomes) -> dict[str, int]:
-    """Return how many tests ended how, in the order of ``_RANK``."""
+    """Return the number of tests of each outcome, in the order of ``_RANK``."""
     return {outcome: n for outcome in _RANK if (n := list(outcomes.values()).count(outcome))}
 
 
 def differences(suite: str, stock: Outcomes, patched: Outcomes) -> tuple[Difference, ...]:
-    """Return the tests that end otherwise on the two; a test that one of them lacks is among them."""
+    """Return the tests with different outcomes on the two; a test that only one has is among them."""
     tests = sorted({*stock, *patched})
     found = (Difference(suite, test, stock.get(test, "missing"), patched.get(test, "missing")) for test in tests)
     return tuple(difference for difference in found if difference.stock != difference.patched)
 
 
 def read_report(path: Path) -> dict[str, str]:
-    """Return the outcome of each test in a JUnit report; of several, the worst.
+    """Return the outcome of each test in a JUnit report; the worst if it has several.
 
     Args:
         path: The report, as pytest writes it.
@@ -149,7 +149,7 @@ class Runs:
         self._runner = runner
 
     def identity(self, python: Path, arguments: Sequence[str]) -> str:
-        """Return a hash of what outcomes depend on: the tests, their tools, what is installed, the cores."""
+        """Return a hash of everything that outcomes depend on: the tests, their tools, what is installed, the cores."""
         asked = self._runner.run([python, "-I", "-c", _INSTALLED], name="installed").output
         source = file_sha256(self._tests / arguments[0])
         parts = [*arguments, source, file_sha256(LOCK), asked, str(os.cpu_count())]
@@ -162,13 +162,13 @@ class Runs:
 
         Args:
             python: The environment's interpreter.
-            arguments: What pytest is told.
+            arguments: pytest's arguments.
             workers: How many tests to run at once; 0 for one after the other in one process.
-            seconds: After how long to give up.
-            none_is_well: Whether there may be no such test.
+            seconds: The time limit.
+            none_is_well: Whether no such test is accepted.
 
         Raises:
-            UpstreamTestsError: pytest did not come to its end.
+            UpstreamTestsError: pytest did not finish.
         """
         ends = (0, 1, _NO_TESTS) if none_is_well else (0, 1)
         with tempfile.TemporaryDirectory(prefix="castoff-") as folder:
@@ -180,7 +180,7 @@ class Runs:
             )
             if done.returncode not in ends or not report.is_file():
                 raise UpstreamTestsError(
-                    "upstream's tests did not come to their end",
+                    "upstream's tests did not finish",
                     expected=f"`pytest {' '.join(arguments)}` ends within {seconds} s, in {python}",
                     found=f"exit status {done.returncode}; it ended with\n{done.tail}",
                     next_step=f"Read the whole log: {done.log}",
@@ -198,14 +198,14 @@ class Runs:
 
 
 def install_tools(python: Path, context: Context) -> Path:
-    """Return a folder with the pytest of upstream's day, installed once for each CPython version.
+    """Return a folder with the pytest that upstream's tests need, installed once for each CPython version.
 
     Args:
         python: The interpreter that is to import it.
-        context: The means.
+        context: The cache, the runner and the console.
 
     Raises:
-        FetchError: It cannot be had.
+        FetchError: It is not available.
     """
     asked = "import sys; print(*sys.version_info[:2], sep='.')"
     version = context.runner.run([python, "-c", asked], name="version").output.strip()
@@ -218,7 +218,7 @@ def install_tools(python: Path, context: Context) -> Path:
             context.runner.run(command, name="upstream-tools", env=current_uv_environment(context.runner))
         except CommandError as error:
             raise FetchError(
-                "the pytest that upstream's tests need cannot be had",
+                "the pytest that upstream's tests need is not available",
                 expected=f"uv installs {LOCK.name}",
                 found=error.found,
                 next_step=error.next_step,
@@ -242,19 +242,19 @@ def compare(
 
     Args:
         stock: The interpreter of the environment with the stock wheels.
-        patched: That of the one with the patched wheels.
-        suites: What to run.
+        patched: The interpreter of the one with the patched wheels.
+        suites: The suites to run.
         runs: Runs it.
-        console: Told how each suite ended.
-        known: A folder that keeps the outcomes on stock from one comparison to the next.
+        console: Reports the outcome of each suite.
+        known: A folder where the outcomes on stock wheels are kept for the next comparison.
         workers: How many tests to run at once.
-        seconds: After how long to give up on a suite.
+        seconds: The time limit of a suite.
 
     Returns:
         A comparison for each suite.
 
     Raises:
-        UpstreamTestsError: A suite did not come to its end.
+        UpstreamTestsError: A suite did not finish.
     """
     comparisons = []
     for suite in suites:
@@ -272,10 +272,10 @@ def compare(
 
 
 def check(comparisons: Sequence[Comparison]) -> None:
-    """Check that the tests ended alike.
+    """Check that the outcomes are the same.
 
     Raises:
-        UpstreamTestsError: Some did not.
+        UpstreamTestsError: Some are not.
     """
     different = [difference for comparison in comparisons for difference in comparison.differences]
     if not different:
@@ -284,8 +284,8 @@ def check(comparisons: Sequence[Comparison]) -> None:
     if len(different) > _SHOWN:
         rows.append(f"  … and {len(different) - _SHOWN} more")
     raise UpstreamTestsError(
-        f"{len(different)} of upstream's tests do not end alike",
-        expected="each of upstream's tests ends on the patched wheels as on the stock ones",
+        f"{len(different)} of upstream's tests have different outcomes",
+        expected="each of upstream's tests has the same outcome on stock and on patched wheels",
         found="\n".join(rows),
         next_step="Run one of them on both, in the folder test of a checkout (castoff checkout).",
     )
@@ -308,7 +308,7 @@ def _on_stock(stock: Path, suite: Suite, runs: Runs, known: Path | None, *, work
 def _again(
     different: Sequence[Difference], suite: Suite, pythons: tuple[Path, Path], runs: Runs, *, seconds: int
 ) -> tuple[Difference, ...]:
-    """Try tests once more on both, alone; return those that still end otherwise."""
+    """Run tests once more on both, alone; return those that still have different outcomes."""
     names = {difference.test for difference in different}
     wanted = " or ".join(sorted({name.rsplit("::", 1)[1].split("[")[0] for name in names}))
     arguments = (suite.arguments[0], "-k", wanted)
@@ -321,7 +321,7 @@ def _again(
         for python in pythons
     )
     still = differences(suite.name, stock, patched)
-    # A test that one of the two does not have is not among those that ran again.
+    # A test that only one of the two has was not run again.
     return (*still, *(one for one in different if one.test not in {*stock, *patched}))
 
 

@@ -1,10 +1,10 @@
-"""Refresh: write what was edited in a checkout back into a topic.
+"""Refresh: write the edits of a checkout back into a topic.
 
-What is edited is everything in the folder that is not in the topics' commits: changed and new files,
-and commits on top. New files go to files/, the rest becomes hunks with the least context that has one
-place in upstream's file. Nothing is written before the new topic, laid on the tree under it, was seen
-to give the edited tree. Then the checkout's commits are made anew, with the edits in the topic's own,
-and the files in the folder stay as they are.
+An edit is everything in the folder that is not in the topics' commits: changed and new files, and
+commits on top. New files go to files/, the rest becomes hunks with the least context that is unique
+in upstream's file. Nothing is written before a check that the new topic, applied to the tree under it,
+gives the edited tree. Then the checkout's commits are made again, with the edits in the topic's own,
+and the files in the folder are not changed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from castoff.upstream.source_tree import IDENTITY
 
 _PLAIN = "100644"
 _MOST_CONTEXT = 50
-_INDEX_LINE = re.compile(rb"(?m)^index [0-9a-f]+\.\.[0-9a-f]+ [0-7]+\n")  # of no use to `git apply` without --3way
+_INDEX_LINE = re.compile(rb"(?m)^index [0-9a-f]+\.\.[0-9a-f]+ [0-7]+\n")  # `git apply` does not use them without --3way
 
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What became of a topic."""
+    """The changes of a topic."""
 
     topic: str  # its full name
     files: tuple[str, ...]  # the new files that it has now, by their paths upstream
@@ -43,20 +43,20 @@ def refresh(name: str, folder: Path, topics: Sequence[Topic], context: Context) 
     """Write an edited checkout back into a topic.
 
     Args:
-        name: The topic, as "project/name" or, where the checkout has one of that name, "name".
+        name: The topic, as "project/name", or "name" if the checkout has one of that name.
         folder: The checkout.
         topics: All topics.
-        context: The means.
+        context: The cache, the runner and the console.
 
     Returns:
-        What became of the topic.
+        The changes of the topic.
 
     Raises:
-        CheckoutError: The folder is not such a checkout, the edits do not belong to the topic alone, a topic
-            cannot hold them, or the topic in patches/ is not the one that the checkout was made with.
+        CheckoutError: The folder is not such a checkout, an edit is not of this topic, a topic cannot contain
+            it, or the topic in patches/ is not the one that the checkout was made with.
     """
     if not (folder / ".git").exists():
-        raise _error(f"{folder} is no checkout", "a folder that `castoff checkout` made", "no git repository")
+        raise _error(f"{folder} is not a checkout", "a folder that `castoff checkout` made", "no git repository")
     with context.cache.lock("refresh"), context.cache.scratch("refresh") as scratch:
         edited = _Edited(Repository(folder.absolute(), context.runner), name, topics, scratch)
         return edited.write_back()
@@ -97,7 +97,7 @@ class _Edited:
         return Refreshed(self._topic.key, tuple(files), tuple(hunks), tuple(changed), self._head)
 
     def _check_order(self) -> None:
-        """Check that the topics' commits follow each other, so that what is on top is the edits."""
+        """Check that the topics' commits follow each other, so that the commits on top are edits."""
         for earlier, later in zip(self._commits, self._commits[1:], strict=False):
             if self._repository.one("rev-parse", f"{later.commit}^") != earlier.commit:
                 raise _error(
@@ -107,7 +107,7 @@ class _Edited:
                     "Move it to the top, or into a topic's commit (git rebase --interactive).",
                 )
         if not self._commits:
-            raise _error("this is no checkout of castoff", "commits with the trailer Castoff-Topic", "none")
+            raise _error("this is not a checkout of castoff", "commits with the trailer Castoff-Topic", "none")
 
     def _find(self, name: str) -> int:
         found = [at for at, commit in enumerate(self._commits) if name in (commit.topic, commit.topic.split("/")[1])]
@@ -117,7 +117,7 @@ class _Edited:
                 f"{name} is not a topic of this checkout",
                 f"one of {known}",
                 name if not found else f"{len(found)} commits of it",
-                "Name one of them; a new topic gets its commit from `castoff checkout` once it has a topic.toml.",
+                "Give one of them; a new topic gets its commit from `castoff checkout` once it has a topic.toml.",
             )
         return found[0]
 
@@ -128,9 +128,9 @@ class _Edited:
         if topic.source_hash(self._own.pin) != self._own.state:
             raise _error(
                 f"patches/{topic.key} is not what this checkout was made with",
-                f"files/ and hunks/ as they were (hash {self._own.state[:12]})",
+                f"files/ and hunks/ of that time (hash {self._own.state[:12]})",
                 f"other ones (hash {topic.source_hash(self._own.pin)[:12]}), which would be overwritten",
-                "Keep a copy of them, restore the earlier ones (git stash), refresh, and bring the two together.",
+                "Keep a copy of them, restore the earlier ones (git stash), refresh, and merge the two.",
             )
         return topic
 
@@ -151,8 +151,8 @@ class _Edited:
                 above = ", ".join(commit.topic for commit in later[1:])
                 raise _error(
                     f"the edits do not fit {commit.topic}",
-                    f"edits of lines that are there without the topics above it ({above})",
-                    "edits that stand on lines or files of those",
+                    f"edits of lines that exist without the topics above it ({above})",
+                    "edits of lines or files of those topics",
                     f"Refresh the topic that has those lines, or amend the commit of {self._own.topic} "
                     "(git rebase --interactive).",
                 )
@@ -160,7 +160,7 @@ class _Edited:
         return [*trees, working]
 
     def _hunks_of(self, path: str, tree: str) -> bytes:
-        """Return the diff of a file, with the least context that has one place."""
+        """Return the diff of a file, with the least context that is unique in it."""
         original, output = self._scratch / "original", self._scratch / "diff"
         self._repository.read(self._parent, path, original)
         before = original.read_bytes().split(b"\n")
@@ -180,11 +180,11 @@ class _Edited:
             if all(_places(block, before) == 1 for block in _old_sides(diff)):
                 return _INDEX_LINE.sub(b"", diff, count=1)
         raise _error(
-            f"{path} cannot become hunks", "text whose changed places can be told apart", "another kind of change"
+            f"{path} cannot become hunks", "text in which the context of each change is unique", "another change"
         )
 
     def _check_round_trip(self, files: Sequence[str], new: Path, patch: Path, tree: str) -> None:
-        """Check that the new topic, laid on the tree under it, gives the edited tree."""
+        """Check that the new topic, applied to the tree under it, gives the edited tree."""
         repository = self._repository
         made: str | None = repository.one("rev-parse", f"{self._parent}^{{tree}}")
         if patch.is_file():
@@ -198,14 +198,14 @@ class _Edited:
                 made = repository.one("write-tree", env=index)
         if made != tree:
             raise _error(
-                f"the edits of {self._topic.key} do not come back",
+                f"the files and hunks of {self._topic.key} do not give the edits",
                 "files and hunks that give the edited tree",
                 f"another tree ({made})",
                 "This is a bug in castoff; nothing was written.",
             )
 
     def _commit(self, trees: Sequence[str]) -> None:
-        """Make the commits of the topic and of those above it anew; the folder's files stay."""
+        """Make the commits of the topic and of those above it again; the folder's files are not changed."""
         repository, parent = self._repository, self._parent
         for commit, tree in zip(self._commits[self._at :], trees, strict=True):
             parent = repository.commit(tree, parent, self._message(commit), IDENTITY)
@@ -218,28 +218,28 @@ class _Edited:
 
 
 def _error(summary: str, expected: str, found: str, next_step: str = "") -> CheckoutError:
-    advice = next_step or "Name a folder that `castoff checkout` made."
+    advice = next_step or "Give a folder that `castoff checkout` made."
     return CheckoutError(summary, expected=expected, found=found, next_step=advice)
 
 
 def _check_changes(changes: Sequence[Change]) -> None:
-    """Check that a topic can hold the changes."""
+    """Check that a topic can contain the changes."""
     for change in changes:
         path = Path(change.path)
         if change.status not in ("A", "M"):
             raise _error(
-                f"{path} is gone or of another kind",
+                f"{path} is removed or of another type",
                 "changed files and new ones",
                 f"git's status {change.status}",
-                "Topics remove and rename nothing: bring it back, and make the file unused instead.",
+                "Topics remove and rename no files: restore it, and make it unused instead.",
             )
         allowed = (*PYTHON_SUFFIXES, *(CPP_SUFFIXES if change.status == "A" else CHECKOUT_ONLY_SUFFIXES))
         if path.suffix not in allowed:
             raise _error(
-                f"a topic cannot hold {path}",
+                f"a topic cannot contain {path}",
                 f"{', '.join(allowed)} files",
                 path.name,
-                "If it is not meant to stay, remove it or name it in .git/info/exclude.",
+                "If it is not part of the topic, remove it or list it in .git/info/exclude.",
             )
         if change.status == "A" and change.mode != _PLAIN:
             raise _error(f"{path} is not a plain file", f"mode {_PLAIN}", change.mode, f"chmod 644 {path}")
@@ -261,7 +261,7 @@ def _places(block: list[bytes], lines: list[bytes]) -> int:
 
 
 def _replace(topic: Topic, new: Path, patch: Path) -> list[str]:
-    """Put the new files and hunks in place, each by one rename; return what differs from before."""
+    """Write the new files and hunks, each by one rename; return the files that changed."""
     wanted = {path.relative_to(new): path for path in sorted(new.rglob("*")) if path.is_file()}
     present = {Path("files", path) for path in topic.new_files()} | {Path("hunks", patch.name)}
     changed = []

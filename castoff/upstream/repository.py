@@ -1,4 +1,4 @@
-"""A git repository that castoff made: trees and commits by plumbing, the user's index left alone."""
+"""A git repository that castoff made: trees and commits by plumbing, without the user's index."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from castoff.core.runner import Completed, Runner
 
 _NEUTRAL = ("commit.gpgsign=false", "core.autocrlf=false", "core.quotepath=false", "diff.noprefix=false", "gc.auto=0")
-"""Settings of a user that would change what is written."""
+"""Settings of a user that would change the output."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one file between two trees."""
+    """The change of one file between two trees."""
 
     status: str  # git's letter: A, M, D or T
     path: str
@@ -64,10 +64,10 @@ class Repository:
 
     @contextmanager
     def index(self, tree: str | None = None) -> Iterator[dict[str, str]]:
-        """Lend an index of its own, as an environment for git.
+        """Provide a separate index, as an environment for git.
 
         Args:
-            tree: What it holds; a copy of the user's index if not given.
+            tree: Its content; a copy of the user's index if not given.
         """
         git_dir = Path(self.one("rev-parse", "--absolute-git-dir"))
         path = git_dir / "castoff-index"
@@ -77,19 +77,19 @@ class Repository:
             if tree is not None:
                 self.git("read-tree", tree, env=environment)
             elif (git_dir / "index").is_file():
-                shutil.copy2(git_dir / "index", path)  # and its time: git compares the files with that
+                shutil.copy2(git_dir / "index", path)  # with its time, which git compares with those of the files
             yield environment
         finally:
             path.unlink(missing_ok=True)
 
     def working_tree(self) -> str:
-        """Return the tree of the files as they are, those that upstream's .gitignore names left out."""
+        """Return the tree of the present files, without those that upstream's .gitignore excludes."""
         with self.index() as index:
             self.git("add", "--all", ".", env=index)
             return self.one("write-tree", env=index)
 
     def with_patch(self, tree: str, patch: Path, *options: str) -> str | None:
-        """Return a tree with a patch laid on, or None if it does not fit."""
+        """Return a tree with a patch applied, or None if it does not apply."""
         with self.index(tree) as index:
             if not self.succeeds("apply", "--cached", "--whitespace=nowarn", *options, patch, env=index):
                 return None
@@ -105,7 +105,7 @@ class Repository:
         return sorted(changes, key=lambda change: change.path)
 
     def read(self, tree: str, path: str, target: Path) -> None:
-        """Write a file of a tree elsewhere, byte by byte."""
+        """Write a file of a tree to another path, byte by byte."""
         blob = self.one("rev-parse", f"{tree}:{path}")
         with self.index(tree) as index:
             prefix = f"{target.parent}/.castoff-{target.name}/"
@@ -120,5 +120,5 @@ class Repository:
 
 
 def _without_git() -> dict[str, str]:
-    """Return our environment without what git would take for another repository's."""
+    """Return the environment without variables that would point git to another repository."""
     return {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}

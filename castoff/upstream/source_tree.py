@@ -1,8 +1,8 @@
-"""Sources: an upstream tree as git has it, or as the distribution's source package has it.
+"""Source trees: an upstream tree, from git or from the distribution's source package.
 
-Git comes first: the pinned tag must name the pinned commit. Where the network has no git host, a pin
-may name a source package of the distribution; it is taken from the mirrors that this machine's own
-apt is configured with, and accepted by its sha256 alone.
+Git comes first: the pinned tag must name the pinned commit. For networks that do not reach the git host, a
+pin may name a source package of the distribution; it is fetched from the mirrors in this machine's apt
+configuration, and accepted by its sha256 only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ IDENTITY = {
     "GIT_AUTHOR_DATE": _EPOCH,
     "GIT_COMMITTER_DATE": _EPOCH,
 }
-"""Who commits, and when: always the same, so that the same tree and topics give the same commits."""
+"""Author and date, always the same, so that the same tree and topics give the same commits."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an upstream tree came from."""
+    """The origin of an upstream tree."""
 
     kind: str  # "git" or "source package"
     about: str  # what it is, for a person
@@ -50,13 +50,13 @@ def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Conte
         project: "torch" or "torch_xla".
         upstream: The release.
         folder: An empty folder.
-        context: The means; the source package is kept in the cache.
+        context: The cache, the runner and the console; the source package is kept in the cache.
 
     Returns:
-        Where the tree came from.
+        The origin of the tree.
 
     Raises:
-        FetchError: Neither is to be had, or what is there is not what the pin names.
+        FetchError: Neither is available, or it is not what the pin names.
     """
     runner = context.runner
     runner.run(["git", "init", "--quiet", folder], name="git-init")
@@ -66,7 +66,7 @@ def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Conte
     package = upstream.source_package
     if package is None:
         raise FetchError(
-            f"the tree of {project} {upstream.version} cannot be had",
+            f"the tree of {project} {upstream.version} is not available",
             expected=f"git fetches {upstream.tag} of {upstream.repository}",
             found=refused,
             next_step="Check the network and git's proxy settings, or use a machine that reaches that host.",
@@ -79,7 +79,7 @@ def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Conte
 
 
 def _from_git(upstream: Upstream, folder: Path, runner: Runner) -> str | None:
-    """Fetch and check out the pinned commit; return why not, where the host cannot be reached."""
+    """Fetch and check out the pinned commit; return the reason if the host cannot be reached."""
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     tag = f"refs/tags/{upstream.tag}"
     listed = runner.run(
@@ -92,7 +92,7 @@ def _from_git(upstream: Upstream, folder: Path, runner: Runner) -> str | None:
         return listed.tail
     rows = [line.split("\t") for line in listed.output.splitlines() if "\t" in line]
     commits = {row[1]: row[0] for row in rows}
-    # An annotated tag is an object of its own; ^{} is the commit that it names.
+    # An annotated tag is an object itself; ^{} is the commit that it names.
     found = commits.get(f"{tag}^{{}}") or commits.get(tag) or "no such tag"
     if found != upstream.commit:
         raise FetchError(
@@ -127,7 +127,7 @@ def _source_package(package: SourcePackage, context: Context) -> Path:
                     f"{path.name} is not the file that the pin names",
                     expected=f"sha256 {package.sha256}",
                     found=found,
-                    next_step="Do not use it. Another mirror may have the right one.",
+                    next_step="Do not use it. Another mirror may have the correct one.",
                 )
             filled = scratch / "filled"
             filled.mkdir()
@@ -152,7 +152,7 @@ def _download(package: SourcePackage, scratch: Path, runner: Runner) -> Path:
         runner.run([*apt, "source", "--download-only", "--tar-only", wanted], name="apt-source", cwd=downloads)
     except CommandError as error:
         raise FetchError(
-            f"the source package {wanted} cannot be had",
+            f"the source package {wanted} is not available",
             expected=f"a mirror of this machine's apt has {wanted} in {package.suite}",
             found=error.found,
             next_step=error.next_step,
@@ -160,10 +160,10 @@ def _download(package: SourcePackage, scratch: Path, runner: Runner) -> Path:
     found = sorted(downloads.glob("*.orig.tar.*"))
     if len(found) != 1:
         raise FetchError(
-            f"the source package {wanted} has not the form that castoff knows",
+            f"the source package {wanted} does not have the expected form",
             expected="one .orig.tar file",
             found=", ".join(path.name for path in found) or "none",
-            next_step="Look at the package; teach castoff/upstream/source_tree.py its form.",
+            next_step="Look at the package, and adapt castoff/upstream/source_tree.py.",
         )
     return found[0]
 
@@ -177,10 +177,10 @@ def _mirrors(runner: Runner) -> list[str]:
     mirrors = sorted({row.split()[0] for row in rows if re.match(r"\S+://\S+|\S+:/\S+", row)})
     if not mirrors:
         raise FetchError(
-            "apt knows no mirror of the distribution",
+            "apt has no mirror of the distribution",
             expected="`apt-get indextargets` lists a Debian repository",
             found="none",
-            next_step="Run `apt-get update`, on Debian; elsewhere, give git a way to upstream's repository.",
+            next_step="Run `apt-get update`, on Debian; elsewhere, make git reach upstream's repository.",
         )
     return mirrors
 
@@ -200,7 +200,7 @@ def source_list(package: SourcePackage, mirrors: list[str]) -> str:
 def _unpack(archive: Path, folder: Path) -> None:
     """Unpack a tarball with one folder at its top, without that folder."""
     with tarfile.open(archive) as tar:
-        # Python 3.11.2, Debian 12's, has no filters yet; the archive is the one whose hash is known.
+        # Python 3.11.2, in Debian 12, has no filters yet; the archive was checked by its hash.
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         for member in tar:
             _, _, name = member.name.partition("/")

@@ -1,9 +1,9 @@
-"""Stage: what upstream would merge, made of a topic.
+"""Stage: turn a topic into what upstream would merge.
 
 A branch with a commit for the topic, and one for each topic below it that it requires, on upstream's
-tree. A topic's upstream/ folder says how: stage.toml (the title, the tests, what is written otherwise
+tree. A topic's upstream/ folder has the recipe: stage.toml (the title, the tests, what is written differently
 there), message.md (the body), measured.md, and tree/ (its tests, and files that only upstream needs).
-Names of castoff, its kill switch and its choices between releases of torch do not get through; the
+castoff's names, its kill switch and its choices between releases of torch are removed; the
 result has upstream's format, is linted by upstream's own configuration, compiles against the headers of
 that release, and its tests have passed, or nothing is staged.
 """
@@ -80,7 +80,7 @@ class Recipe:
     measured: str  # what was measured
     tests: tuple[str, ...]  # the test files, by their paths upstream
     drop: tuple[str, ...]  # the topic's files that upstream does not get
-    replace: tuple[Replacement, ...]  # what is written otherwise there
+    replace: tuple[Replacement, ...]  # what is written differently there
 
     @property
     def message(self) -> str:
@@ -93,8 +93,8 @@ class Recipe:
 class TestRun:
     """A run of a staged test file."""
 
-    command: str  # what was run, as one would type it in a checkout
-    output: str  # the end of what it wrote
+    command: str  # the command, as typed in a checkout
+    output: str  # the end of its output
     passed: bool  # whether it ran tests, and all passed
 
 
@@ -104,25 +104,25 @@ class Staged:
 
     recipe: Recipe
     commit: str
-    tests: tuple[TestRun, ...]  # how its tests ended
-    without: tuple[TestRun, ...]  # how they end without the change, where that was tried
-    notes: tuple[str, ...]  # what was checked, and what could not be
+    tests: tuple[TestRun, ...]  # the runs of its tests
+    without: tuple[TestRun, ...]  # the runs without the change, if that was tried
+    notes: tuple[str, ...]  # what was checked, and what was not
 
 
 def load_recipe(topic: Topic) -> Recipe:
     """Read how a topic becomes a pull request.
 
     Raises:
-        TopicError: It does not say, or not rightly.
+        TopicError: It has no recipe, or a wrong one.
     """
     folder = topic.folder / "upstream"
     missing = [name for name in ("stage.toml", "message.md", "measured.md") if not (folder / name).is_file()]
     if missing:
         raise TopicError(
-            f"topic {topic.key} does not say how it goes upstream",
+            f"topic {topic.key} has no recipe for upstream",
             expected=f"stage.toml, message.md and measured.md in patches/{topic.key}/upstream",
             found=f"no {', no '.join(missing)}",
-            next_step="Write them; CONTRIBUTING.md says what they hold, patches/torch/grad-dtype has an example.",
+            next_step="Write them; CONTRIBUTING.md describes them, patches/torch/grad-dtype has an example.",
         )
     path = folder / "stage.toml"
     read = read_toml(path, RecipeFile, TopicError)
@@ -137,7 +137,7 @@ def load_recipe(topic: Topic) -> Recipe:
 def stack_of(topic: Topic, topics: Sequence[Topic]) -> tuple[Topic, ...]:
     """Return the topics that go upstream for one of them: those that it requires, in order, and itself last.
 
-    Topics that never go upstream, and the other project's, are left out.
+    Topics that never go upstream, and those of the other project, are left out.
     """
     by_key = {one.key: one for one in topics}
     needed: set[str] = set()
@@ -157,10 +157,10 @@ def resolve_releases(text: str, version: tuple[int, int]) -> str:
         version: The release that it is for.
 
     Raises:
-        ValueError: A choice has a form that this does not know.
+        ValueError: A choice has an unknown form.
     """
     kept: list[str] = []
-    # For each open #if: None for one that is none of ours, else whether the lines under it stay.
+    # For each open #if: None for one of another macro, else whether the lines under it stay.
     stack: list[bool | None] = []
     for line in text.splitlines(keepends=True):
         words = line.strip()
@@ -196,7 +196,7 @@ class _Staging:
         self.headers: list[str] = []  # the C++ headers that the topics add or change
 
     def lay(self, recipe: Recipe) -> tuple[list[str], list[str]]:
-        """Lay a topic on the tree, as upstream gets it; return the new files and the changed ones."""
+        """Apply a topic to the tree, as upstream gets it; return the new files and the changed ones."""
         topic = recipe.topic
         pin = self._pin(topic)
         paths = set(apply_to_checkout(topic, pin, self._tree, self._context.runner))
@@ -227,7 +227,7 @@ class _Staging:
                 f"{topic.key} does not apply to this tree",
                 expected=f"its files and hunks (of pin {fit.pin}) apply without fuzz",
                 found="\n".join(f"{one.path}: {one.outcome.value}: {one.detail}" for one in fit.failed),
-                next_step="Bring the topic to that tree first: castoff drift says where it stands.",
+                next_step="Adapt the topic to that tree first: castoff drift shows where it does not apply.",
             )
         return fit.pin or pins[0]
 
@@ -239,7 +239,9 @@ class _Staging:
                 try:
                     texts[path] = resolve_releases(texts[path], (major, minor))
                 except ValueError as error:
-                    raise _recipe_error(recipe, "#if CASTOFF_TORCH_AT_LEAST(a, b), alone", f"{path}: {error}") from None
+                    raise _recipe_error(
+                        recipe, "#if CASTOFF_TORCH_AT_LEAST(a, b) and nothing else", f"{path}: {error}"
+                    ) from None
         for one in recipe.replace:
             matching = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in one.files)]
             having = [path for path in matching if one.old in texts[path]]
@@ -255,7 +257,7 @@ class _Staging:
         """Commit the topic; return the commit.
 
         Raises:
-            StageError: What would be committed says castoff.
+            StageError: castoff's name is in the commit.
         """
         repository = self._repository
         repository.git("add", "--all", "--force", "--", *paths)
@@ -265,8 +267,8 @@ class _Staging:
         ]
         if ours:
             raise StageError(
-                f"{recipe.topic.key} would say castoff upstream",
-                expected="no name of castoff in what is staged",
+                f"{recipe.topic.key} has castoff's name in it",
+                expected="no name of castoff in the staged commit",
                 found="\n".join(ours[:20]),
                 next_step=f"Add a [[replace]] to patches/{recipe.topic.key}/upstream/stage.toml for each.",
             )
@@ -279,7 +281,7 @@ def _recipe_error(recipe: Recipe, expected: str, found: str) -> TopicError:
         f"upstream/stage.toml of {recipe.topic.key} does not fit the topic",
         expected=expected,
         found=found,
-        next_step=f"Mend patches/{recipe.topic.key}/upstream/stage.toml: the topic has changed under it.",
+        next_step=f"Correct patches/{recipe.topic.key}/upstream/stage.toml: the topic has changed.",
     )
 
 
@@ -290,7 +292,7 @@ def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
         path: The file.
         tree: The checkout.
         python: The interpreter of an environment with torch.
-        context: The means.
+        context: The cache, the runner and the console.
     """
     device = {"PJRT_DEVICE": "CPU"} if (tree / "torch_xla").is_dir() else {}
     said = "".join(f"{name}={value} " for name, value in device.items())
@@ -321,7 +323,7 @@ def stage(
     console: Console,
     root: Path = ROOT,
 ) -> None:
-    """Make of a topic what upstream would merge, and say where it is.
+    """Turn a topic into what upstream would merge, and print where it is.
 
     Args:
         name: The topic.
@@ -331,14 +333,14 @@ def stage(
         branch: The branch's name; the topic's, if not given.
         python: The interpreter of an environment with the topic, to run the staged tests with; one with
             the wheels in dist/ is made if not given.
-        stock: That of one without the topic, where the tests must fail; not tried if not given.
+        stock: The interpreter of one without the topic, where the tests must fail; not tried if not given.
         compile_cpp: Whether to compile the staged C++ against the headers of the torch in ``python``.
         push: The remote to push the branch to, if at all.
-        console: Shows how it goes.
+        console: Reports progress.
         root: The tree with pins and patches.
 
     Raises:
-        CastoffError: It cannot be staged; there is no branch then, and nothing was pushed.
+        CastoffError: It cannot be staged. No branch was made and nothing was pushed.
     """
     topics = load_topics(root / "patches")
     found = [topic for topic in topics if name in (topic.key, topic.name) and topic.kind != "never"]
@@ -347,7 +349,7 @@ def stage(
             f"{name} cannot be staged",
             expected="one of " + ", ".join(topic.key for topic in topics if topic.kind != "never"),
             found=f"{len(found)} topics of that name that may go upstream",
-            next_step="Name one of them, with its project.",
+            next_step="Give one of them, with its project.",
         )
     recipes = [load_recipe(topic) for topic in stack_of(found[0], topics)]
     branch = branch or found[0].name
@@ -358,14 +360,14 @@ def stage(
         author = _author(repository)
         if repository.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
             raise StageError(
-                f"{checkout} has a branch {branch} already",
+                f"{checkout} already has a branch {branch}",
                 expected="no branch of that name, so that nothing is lost",
                 found=repository.one("log", "-1", "--format=%h %s", branch),
                 next_step=f"Give another name with --branch, or remove it: git -C {checkout} branch -D {branch}",
             )
         base = _base(repository)
         version = _version(checkout, base, repository)
-        # A copy that shares the objects: the checkout gets its branch at the end, or nothing.
+        # A copy that shares the objects: the checkout gets its branch at the end, or is unchanged.
         tree = scratch / "tree"
         repository.git("clone", "--quiet", "--shared", "--no-checkout", checkout, tree)
         copy = Repository(tree, context.runner)
@@ -447,7 +449,7 @@ def _stage_one(
                 f"the tests of {recipe.topic.key} prove nothing",
                 expected=f"they fail in {stock}, without the topic",
                 found="\n".join(f"{run.command}: {run.output}" for run in without if run.passed),
-                next_step=f"Mend them: patches/{recipe.topic.key}/upstream/tree/",
+                next_step=f"Correct them: patches/{recipe.topic.key}/upstream/tree/",
             )
     return Staged(recipe, staging.commit(recipe, [*new, *changed], author), tests, without, tuple(notes))
 
@@ -459,17 +461,17 @@ def _check_passed(recipe: Recipe, tests: Sequence[TestRun], python: Path) -> Non
             f"the staged tests of {recipe.topic.key} do not pass; nothing is staged",
             expected=f"each of them passes in {python}",
             found="\n".join(f"{run.command}:\n{run.output}" for run in failed),
-            next_step=f"Mend patches/{recipe.topic.key}, or its tests under upstream/tree/.",
+            next_step=f"Correct patches/{recipe.topic.key}, or its tests under upstream/tree/.",
         )
 
 
 def _checkout(onto: str, topic: Topic, out: Path, root: Path, context: Context) -> Path:
-    """Return the checkout that the user means; a ref is fetched into the output folder."""
+    """Return the checkout to stage onto; a ref is fetched into the output folder."""
     if Path(onto).is_dir():
         folder = Path(onto).absolute()
         if not (folder / ".git").exists() or not (folder / topic.project / "__init__.py").is_file():
             raise StageError(
-                f"{folder} is no checkout of {topic.project}",
+                f"{folder} is not a checkout of {topic.project}",
                 expected=f"a git repository with {topic.project}/__init__.py in it",
                 found="something else",
                 next_step="`castoff checkout DIR` makes one.",
@@ -479,7 +481,7 @@ def _checkout(onto: str, topic: Topic, out: Path, root: Path, context: Context) 
     folder = out / topic.project
     if folder.exists():
         raise StageError(
-            f"{folder} is there already",
+            f"{folder} exists already",
             expected="no such folder, to fetch the ref into",
             found="one",
             next_step=f"Remove it, choose another --out, or stage onto it: --onto {folder}",
@@ -497,10 +499,10 @@ def _base(repository: Repository) -> str:
 
 
 def _version(checkout: Path, base: str, repository: Repository) -> str:
-    """Return the release whose tree a commit of a checkout is.
+    """Return the release of a commit of a checkout.
 
     Raises:
-        StageError: It does not say.
+        StageError: The tree does not state it.
     """
 
     def text_of(name: str) -> str:
@@ -510,7 +512,7 @@ def _version(checkout: Path, base: str, repository: Repository) -> str:
     found = version_of_tree(text_of)
     if found is None:
         raise StageError(
-            f"{checkout} does not say which release it is of",
+            f"{checkout} does not state its release",
             expected="a version.txt that begins with a version (torch), or TORCH_XLA_VERSION in setup.py (torch_xla)",
             found="neither",
             next_step="Give the folder of a checkout of the topic's project.",
@@ -519,14 +521,14 @@ def _version(checkout: Path, base: str, repository: Repository) -> str:
 
 
 def _author(repository: Repository) -> dict[str, str]:
-    """Return who commits, by git's own settings."""
+    """Return the author of the commits, from git's settings."""
     said = {
         name: os.environ.get(f"GIT_AUTHOR_{name.upper()}") or _setting(repository, f"user.{name}")
         for name in ("name", "email")
     }
     if not all(said.values()):
         raise StageError(
-            "git does not know who you are",
+            "git has no user name and address",
             expected="user.name and user.email, whose pull request it will be",
             found="none",
             next_step=f"In {repository.folder}: git config user.name …; git config user.email …",
@@ -542,7 +544,7 @@ def _setting(repository: Repository, name: str) -> str:
 def _environment(
     python: Path | None, root: Path, scratch: Path, context: Context, *, project: str, version: str
 ) -> Iterator[Path]:
-    """Lend the interpreter to run the staged tests with: the user's, or one with the wheels in dist/."""
+    """Provide the interpreter for the staged tests: the user's, or one with the wheels in dist/."""
     if python is not None:
         yield python.absolute()
         return
@@ -562,7 +564,7 @@ def _environment(
     stock = [f"torch=={version}"] if project == "torch" else [f"torch=={minor}.*", f"torch_xla=={version}", "numpy"]
     commands: list[list[str | Path]] = [
         [uv, "venv", "--no-project", scratch / "venv"],
-        # With the stock wheel first, what it requires comes from uv's cache by hard links.
+        # With the stock wheel first, its requirements are hard links into uv's cache.
         [*install, *lock, *stock, *TEST_TOOLS],
         [*install, "--no-deps", "--offline", "--cache-dir", scratch / "uv", *wheels],
     ]
@@ -576,17 +578,17 @@ _ASK_TORCH = "import os, torch; print(os.path.dirname(torch.__file__)); print(in
 
 
 def _compile(tree: Path, paths: Sequence[str], headers: Sequence[str], python: Path, context: Context) -> str:
-    """Compile staged C++ as far as its syntax and types; return what to say of it.
+    """Check the syntax and types of the staged C++; return a note about it.
 
     Raises:
         StageError: It does not compile.
     """
     sources = [path for path in paths if path.endswith(".cpp")]
     if not sources:
-        return "There is no C++ in it."
+        return "The change has no C++."
     package, abi = context.runner.run([python, "-c", _ASK_TORCH], name="ask-torch").output.split()[-2:]
     with context.cache.lock("stage-headers"), context.cache.scratch("stage-headers") as scratch:
-        # Only what is staged comes from the tree: the rest of its headers are in the wheel, with the generated ones.
+        # Only staged headers come from the tree: the others are in the wheel, with the generated ones.
         for path in headers:
             (scratch / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(tree / path, scratch / path)
@@ -617,10 +619,10 @@ def _write(out: Path, staged: Sequence[Staged], base: str, version: str, reposit
         text = pull_request(one, number, len(staged), version)
         if _OURS.search(text):
             raise StageError(
-                f"the pull request of {one.recipe.topic.key} would say castoff",
+                f"the pull request of {one.recipe.topic.key} has castoff's name in it",
                 expected="no name of castoff in it",
                 found="\n".join(line for line in text.splitlines() if _OURS.search(line)),
-                next_step=f"Mend patches/{one.recipe.topic.key}/upstream/.",
+                next_step=f"Correct patches/{one.recipe.topic.key}/upstream/.",
             )
         (out / name).write_text(text, encoding="utf-8")
     return sorted([*out.glob("*.patch"), *out.glob("pull-request*.md")])
@@ -643,9 +645,7 @@ def pull_request(one: Staged, number: int, count: int, version: str) -> str:
         without = f"The same without the change:\n\n{without}"
     notes = "".join(_MARKDOWN_LINK.format(note) for note in one.notes)
     links = "".join(_MARKDOWN_LINK.format(link) for link in recipe.topic.upstream)
-    where = (
-        f"On the wheel of {recipe.topic.project} {version} with this change laid over it, not on a build of the branch:"
-    )
+    where = f"On the wheel of {recipe.topic.project} {version} with this change applied, not on a build of the branch:"
     return (
         f"# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
         f"## What was measured\n\n{recipe.measured.strip()}\n\n"

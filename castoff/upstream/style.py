@@ -1,8 +1,8 @@
-"""Upstream's own format and lint, for what is staged there: by the settings that are in its tree.
+"""Upstream's own format and lint for staged files, with the settings of its tree.
 
 That is .clang-format, and for Python ruff's settings (torch) or .style.yapf (torch_xla). The tools are those of our
-lock file, which are newer than those that upstream names. What torch runs besides (flake8, usort, clang-tidy, mypy)
-is not in it, and the notes say so.
+lock file, which are newer than upstream's. torch's other tools (flake8, usort, clang-tidy, mypy) are not in it, and
+the notes say so.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def conform(tree: Path, new: Sequence[str], changed: Sequence[str], context: Con
     Args:
         tree: The checkout.
         new: The new files, which are formatted whole.
-        changed: Those that upstream has, of which only the changed lines count.
-        context: The means.
+        changed: Upstream's files, of which only the changed lines count.
+        context: The cache, the runner and the console.
 
     Yields:
-        What was done, and what could not be.
+        Notes on what was done and what was not.
 
     Raises:
-        StageError: The linter finds something that it cannot mend.
+        StageError: The linter finds a problem that it cannot fix.
     """
     cpp = [path for path in new if path.endswith(CPP_SUFFIXES)]
     changed_cpp = [path for path in changed if path.endswith(CPP_SUFFIXES)]
@@ -55,7 +55,7 @@ def conform(tree: Path, new: Sequence[str], changed: Sequence[str], context: Con
 
 def _format_cpp(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:
     if not (tree / ".clang-format").is_file():
-        return "The tree has no .clang-format: the C++ is as it was."
+        return "The tree has no .clang-format: the C++ was not formatted."
     program = tool("clang-format")
     if new:
         context.runner.run([program, "-i", "--style=file", *new], name="clang-format", cwd=tree)
@@ -67,7 +67,7 @@ def _format_cpp(tree: Path, new: Sequence[str], changed: Sequence[str], context:
 
 
 def _changed_lines(tree: Path, paths: Sequence[str], context: Context) -> dict[str, list[tuple[int, int]]]:
-    """Return for each file that has changed lines the first and the last one of each run of them."""
+    """Return for each file the first and the last line of each block of changed lines."""
     repository = Repository(tree, context.runner)
     found = {}
     for path in paths:
@@ -90,7 +90,7 @@ def _format_python(tree: Path, new: Sequence[str], changed: Sequence[str], conte
 
 def _lint_python(tree: Path, new: Sequence[str], changed: Sequence[str], context: Context) -> str:
     if not (tree / "pyproject.toml").is_file():
-        return "The tree has no pyproject.toml: the Python is as it was."
+        return "The tree has no pyproject.toml: the Python was not formatted."
     ruff = tool("ruff")
     if new:
         context.runner.run([ruff, "check", "--fix", "--quiet", "--exit-zero", *new], name="ruff-fix", cwd=tree)
@@ -108,10 +108,10 @@ def _lint_python(tree: Path, new: Sequence[str], changed: Sequence[str], context
     ours = found - before
     if ours:
         raise StageError(
-            "upstream's linter finds something in what is staged",
-            expected="`ruff check` with the tree's pyproject.toml finds nothing that was not there before",
+            "upstream's linter finds problems in the staged files",
+            expected="`ruff check` with the tree's pyproject.toml finds nothing new",
             found="\n".join(f"{path}: {code} {message}" for path, code, message in sorted(ours)),
-            next_step="Mend the topic's file, or add a [[replace]] to its upstream/stage.toml.",
+            next_step="Correct the topic's file, or add a [[replace]] to its upstream/stage.toml.",
         )
     version = context.runner.run([ruff, "--version"], name="ruff").output.split()[1]
     return f"{len(new) + len(changed)} Python files pass `ruff check` with the tree's pyproject.toml (ruff {version})."
@@ -120,7 +120,7 @@ def _lint_python(tree: Path, new: Sequence[str], changed: Sequence[str], context
 def _findings(ruff: Path, tree: Path, paths: Sequence[str], context: Context) -> Counter[tuple[str, str, str]]:
     command: list[str | Path] = [ruff, "check", "--quiet", "--exit-zero", "--output-format=json", *paths]
     output = context.runner.run(command, name="ruff", cwd=tree).output
-    # Warnings about settings that this ruff no longer knows may come first.
+    # Warnings about settings that this version of ruff does not know may come first.
     rows = json.loads(output[output.index("[") :]) if "[" in output else []
     found = [(Path(row["filename"]), str(row["code"]), str(row["message"])) for row in rows]
     return Counter((path.relative_to(tree.resolve()).as_posix(), code, message) for path, code, message in found)

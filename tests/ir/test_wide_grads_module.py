@@ -148,7 +148,7 @@ print(x.grad.dtype)
 
 @fails_on_stock
 def test_what_a_change_of_the_module_does():
-    """In place they stay; parameters that are made anew have none."""
+    """In place they stay; parameters that are made again have none."""
     module = torch.nn.Linear(4, 4).bfloat16()
     wide_grads(module)
     module.to("xla")

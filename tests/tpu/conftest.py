@@ -2,7 +2,7 @@
 
 ``tpu_hlo(fn_or_tensors, topology="v5e:2x2")`` compiles a pending graph ahead of time. The compiler's
 environment is the one that ``castoff tpu environment`` makes; CASTOFF_TPU_PYTHON and
-CASTOFF_TPU_RESULTS, which it prints, spare the question.
+CASTOFF_TPU_RESULTS, which it prints, are used if they are set.
 
 ``expect_tpu(text)`` compares with ``expected/<pin>/<test>.txt``, or, where the TPU generations differ,
 with ``<test>.<generation>.txt``. EXPECTTEST_ACCEPT=1 writes these files.
@@ -123,7 +123,7 @@ _accepted = set()
 
 
 def _accept(text, every, own):
-    """Keep what is expected: in the file for all generations, or where another is there, in one's own."""
+    """Write what is expected: to the file of all generations or, if that differs, to the generation's own."""
     every.parent.mkdir(parents=True, exist_ok=True)
     if every not in _accepted:
         _accepted.add(every)

@@ -58,7 +58,7 @@ def test_already_upstream(tree: Tree, runner: Runner) -> None:
     tree.topic("one", {"hunks/2.9.patch": PATCH})
     error = _failure(tree, runner)
     assert "torch/one: torch/other.py: already upstream" in error.found
-    assert "'upstream' for 2.9" in error.next_step
+    assert "set 2.9 to 'upstream'" in error.next_step
 
 
 def test_target_missing(tree: Tree, runner: Runner) -> None:

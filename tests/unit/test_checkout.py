@@ -188,7 +188,7 @@ def test_a_source_package_of_another_hash_is_refused(packaged: Upstream, tmp_pat
 
 def test_without_git_and_without_a_source_package(packaged: Upstream, tmp_path: Path) -> None:
     pin = _with(packaged.pin, source_package=None)
-    with pytest.raises(FetchError, match="cannot be had"):
+    with pytest.raises(FetchError, match="is not available"):
         replace(packaged, pin=pin).checkout(tmp_path / "checkout")
 
 
@@ -264,8 +264,8 @@ def test_a_new_file_that_is_gone_goes_from_the_topic(upstream: Upstream, tmp_pat
 @pytest.mark.parametrize(
     ("edit", "topic", "complaint"),
     [
-        (lambda folder: (folder / "torch/other.py").unlink(), "below", "gone"),
-        (lambda folder: (folder / "data.bin").write_bytes(b"\0"), "below", "cannot hold data.bin"),
+        (lambda folder: (folder / "torch/other.py").unlink(), "below", "is removed"),
+        (lambda folder: (folder / "data.bin").write_bytes(b"\0"), "below", "cannot contain data.bin"),
         (lambda folder: _edit(folder / "torch/engine.cpp", "second();", "mine();"), "below", "do not fit torch/below"),
         (lambda _folder: None, "nobody", "nobody is not a topic of this checkout"),
     ],
@@ -287,9 +287,9 @@ def test_a_topic_that_changed_meanwhile_is_not_overwritten(upstream: Upstream, t
 
 
 def test_a_folder_that_is_no_checkout(upstream: Upstream, tmp_path: Path) -> None:
-    with pytest.raises(CheckoutError, match="no checkout"):
+    with pytest.raises(CheckoutError, match="not a checkout"):
         refresh("below", tmp_path, upstream.topics, upstream.context)
-    with pytest.raises(CheckoutError, match="no checkout of castoff"):
+    with pytest.raises(CheckoutError, match="not a checkout of castoff"):
         refresh("below", upstream.folder, upstream.topics, upstream.context)
 
 

@@ -244,7 +244,7 @@ def test_a_build_gets_it_as_secrets_that_only_we_can_read(tmp_path: Path) -> Non
     assert shown.stdout.split() == ["https://it's/simple", "/run/secrets/ca.crt"]
 
 
-def test_a_machine_without_settings_lends_nothing() -> None:
+def test_a_machine_without_settings_gives_nothing() -> None:
     assert machine_network({}, "") == Network({"UV_INDEX_STRATEGY": "unsafe-best-match"}, None, ())
 
 

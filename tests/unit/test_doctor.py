@@ -81,10 +81,10 @@ def test_an_environment_that_is_not_there(context: Context, tmp_path: Path) -> N
             doctor.examine(ROOT, python, False, context)
 
 
-def test_the_report_shows_next_steps_of_what_is_amiss() -> None:
-    text = doctor.report([Finding("a", "ok", "fine", "unused"), Finding("b", "fault", "broken", "mend it")])
+def test_the_report_shows_next_steps_of_problems() -> None:
+    text = doctor.report([Finding("a", "ok", "fine", "unused"), Finding("b", "fault", "broken", "correct it")])
     assert "unused" not in text
-    assert "→ mend it" in text
+    assert "→ correct it" in text
 
 
 def test_a_torch_built_from_source_interposes_nothing(shipped: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_a_conflict_is_found_and_those_above_it(newer: Tree) -> None:
     assert result["topics"]["torch/answer"].startswith(
         "cannot: does not apply to 2.10's wheel: torch/other.py (conflict)"
     )
-    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert result["topics"]["torch_xla/xla"] == "cannot: it depends on torch/answer"
     assert not (newer.root / "patches/torch/answer/hunks/2.10.patch").exists()
     assert any("third = 3" in row for row in result["hand"])
     assert select(load_topics(newer.root / "patches"), "2.10") == ()
@@ -104,7 +104,7 @@ def test_cpp_that_does_not_compile_there(newer: Tree) -> None:
     )
     result = _new(newer)
     assert result["topics"]["torch/answer"] == "cannot: its C++ does not compile there: #error moved"
-    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert result["topics"]["torch_xla/xla"] == "cannot: it depends on torch/answer"
     assert result["topics"]["torch/sound"] == "applies"
 
 
@@ -112,7 +112,7 @@ def test_a_function_that_is_gone(newer: Tree) -> None:
     toml = newer.root / "patches/torch/answer/topic.toml"
     toml.write_text(toml.read_text().replace("_ZN5torch6answerEv", "_ZN5torch4goneEv"))
     result = _new(newer)
-    assert "lacks what it takes the place of: _ZN5torch4goneEv" in result["topics"]["torch/answer"]
+    assert "lacks the functions that it interposes: _ZN5torch4goneEv" in result["topics"]["torch/answer"]
 
 
 def test_a_function_that_the_cpp_does_not_define_there(newer: Tree) -> None:
@@ -123,7 +123,7 @@ def test_a_function_that_the_cpp_does_not_define_there(newer: Tree) -> None:
     assert result["topics"]["torch/answer"] == (
         "cannot: compiled there, its C++ does not define _ZN5torch6answerEv, castoff_commit"
     )
-    assert result["topics"]["torch_xla/xla"] == "cannot: it stands on torch/answer"
+    assert result["topics"]["torch_xla/xla"] == "cannot: it depends on torch/answer"
     assert [path for path in result["written"] if "patches/torch/" in path] == ["patches/torch/answer/topic.toml"]
 
 
@@ -145,7 +145,7 @@ def test_what_is_there_stays(newer: Tree) -> None:
 def test_what_there_is_no_wheel_of(newer: Tree) -> None:
     with pytest.raises(PinError, match=r"no pair of releases 2\.11"):
         _new(newer, "2.11")
-    with pytest.raises(PinError, match="no name of a pin"):
+    with pytest.raises(PinError, match="not a name of a pin"):
         _new(newer, "2.10.0")
     assert not (newer.root / "pins/2.11.toml").exists()
 

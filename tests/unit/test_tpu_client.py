@@ -119,7 +119,7 @@ def test_a_worker_that_cannot_import(worker: Path, compiler: TpuCompiler) -> Non
     assert "no_such_module" in caught.value.found
 
 
-def test_a_damaged_result_is_made_anew(compiler: TpuCompiler, tmp_path: Path) -> None:
+def test_a_damaged_result_is_made_again(compiler: TpuCompiler, tmp_path: Path) -> None:
     with compiler:
         first = compiler.compile(b"program", "v5e:2x2")
         (path,) = (tmp_path / "results").rglob("*.json")

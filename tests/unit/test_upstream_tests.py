@@ -105,7 +105,7 @@ def test_outcomes_on_stock_are_kept_until_what_they_depend_on_changes(
 
 def test_tests_that_do_not_come_to_their_end(folder: Path, runs: Runs, console: Console) -> None:
     (folder / "test" / "test_all.py").write_text("import os\nos._exit(7)\n")
-    with pytest.raises(UpstreamTestsError, match="did not come to their end") as caught:
+    with pytest.raises(UpstreamTestsError, match="did not finish") as caught:
         _compare(folder, "same", runs, console)
     assert "exit status 7" in caught.value.found
 

@@ -1,11 +1,10 @@
-"""Says whether the castoff build in this environment is whole, what is in force, and whether a TPU is there.
+"""Checks the castoff build in this environment: its parts, the topics that are on, and the TPU.
 
     python -m castoff_doctor [--json] [--require-tpu]
 
-A module of its own, beside torch and torch_xla: it has to run where those cannot be imported. It needs
-the standard library only; what it learns by importing torch it learns in a process of its own. Exit
-status: 0 if all is well, 1 if something is amiss. A missing TPU is amiss with ``--require-tpu``, or where
-PJRT_DEVICE asks for one.
+A separate module beside torch and torch_xla: it must run even if those cannot be imported. It needs only
+the standard library, and imports torch in a separate process. Exit status: 0 without problems, 1 with
+problems. A missing TPU is a problem with ``--require-tpu``, or if PJRT_DEVICE asks for one.
 """
 
 import argparse
@@ -145,7 +144,7 @@ def _examine_tpu(findings, required, whole):
         findings.add("TPU", missing, why, "Run this on a TPU VM, with the device passed into the container.")
         return
     if version is None or not whole:
-        findings.add("TPU", missing, f"{chips} chip(s) in this machine, not tried", "Mend the above first.")
+        findings.add("TPU", missing, f"{chips} chip(s) in this machine, not tried", "Correct the above first.")
         return
     answer, error = _child("_look_at_tpu", {"PJRT_DEVICE": "TPU"}, _TPU_TIMEOUT)
     if error:
@@ -344,7 +343,7 @@ def main():
             print(f"{row['status']:<6} {row['check']:<{width}}  {row['found']}")
             if row["status"] != OK and row["next_step"]:
                 print(f"{'':<6} {'':<{width}}  → {row['next_step']}")
-        print("all is well" if well else "something is amiss")
+        print("no problems found" if well else "problems found")
     return 0 if well else 1
 
 

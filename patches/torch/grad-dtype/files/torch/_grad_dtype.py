@@ -179,7 +179,7 @@ def copy_to_functional(leaf: torch.Tensor, functional: torch.Tensor) -> None:
 
 
 def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
-    """``detached``, a leaf whose gradient will be handed on to ``tensor``, gets it in the dtype wanted there.
+    """``detached``, a leaf whose gradient will be passed on to ``tensor``, gets it in the dtype wanted there.
 
     Reentrant checkpointing makes such a leaf of every input of the checkpointed function.
     """

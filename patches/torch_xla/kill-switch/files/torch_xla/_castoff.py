@@ -66,7 +66,7 @@ def _mismatch(what: str) -> str:
 
 
 def _install_topics() -> None:
-    """Put every topic that is in this build and not disabled in force."""
+    """Install every topic that is in this build and not disabled."""
     for topic, module in TOPICS.items():
         if module and _torch_castoff.enabled(topic):
             importlib.import_module(f"{__package__}.{module}").install()

@@ -1,6 +1,6 @@
 """Operators on XLA whose operands have different float dtypes: promoted or refused as on the CPU.
 
-All of it is C++ (``csrc/castoff/mixed_operands.cpp``); this puts it in force.
+All of it is C++ (``csrc/castoff/mixed_operands.cpp``); this installs it.
 """
 
 from . import _castoff

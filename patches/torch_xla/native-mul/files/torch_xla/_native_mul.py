@@ -34,7 +34,7 @@ def native_mul(enable: bool) -> None:
     tensor of another dtype. Operations that stock computes natively (``addcmul``, ``div``, ``square``, …)
     stay as they are, and so does eager mode, where every operation runs alone.
     """
-    if _in_force():
+    if _enabled():
         _native.castoff_native_mul_set(bool(enable))
 
 
@@ -50,9 +50,9 @@ def native_mul_context(enable: bool = True) -> Iterator[None]:
     What counts is the block in which a multiplication is traced, not the one in which it is executed. A
     backward pass follows the block around the call of ``backward`` or ``torch.autograd.grad``, whichever
     block the forward pass had: autograd carries it into its threads. A function of
-    ``torch.compile(backend="openxla")`` is compiled anew for the block in which it is called.
+    ``torch.compile(backend="openxla")`` is compiled again for the block in which it is called.
     """
-    if not _in_force():
+    if not _enabled():
         yield
         return
     outer = _native.castoff_native_mul_enter(_ENABLE if enable else _DISABLE)
@@ -67,15 +67,15 @@ def state_of_compilation() -> tuple[str, ...]:
     return ("native_mul",) if is_native_mul() else ()
 
 
-def _in_force() -> bool:
-    """Whether the topic is; what to tell a user who asks for it in vain."""
+def _enabled() -> bool:
+    """Whether the topic is on; warns, once, if it is not."""
     if _native is None:
-        _warn_not_in_force()
+        _warn_disabled()
     return _native is not None
 
 
 @functools.cache
-def _warn_not_in_force() -> None:
+def _warn_disabled() -> None:
     warnings.warn(
         "castoff: native_mul has no effect, torch_xla multiplies as stock: the topic native-mul is disabled "
         "(CASTOFF_DISABLE) or does not know this build of torch_xla.",

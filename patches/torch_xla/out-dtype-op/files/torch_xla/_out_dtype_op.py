@@ -145,7 +145,7 @@ def _autograd_xla(op, dtype, *args):
 
 
 def install() -> None:
-    """Put the topic in force, once; not without matmul-out-dtype, whose products it is made of."""
+    """Install the topic, once; not without matmul-out-dtype, whose products it uses."""
     if not _castoff.enabled("matmul-out-dtype"):
         return
     _convolution.install()
