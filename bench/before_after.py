@@ -3,8 +3,8 @@
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
 wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
 topic, what is gone and what came, between the two marks in README.md. --check compares both with what
-is there and exits with 1 if they differ. README.md also shows one topic whole and, where environments of
-pin 2.1 are given, the program of pytorch/xla#3718 at its top.
+is there and exits with 1 if they differ. README.md also shows two topics whole, one of them at its top. Where
+environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as well, at the document's end.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCUMENT = ROOT / "docs" / "before-after.md"
-HEADLINE = "matmul-out-dtype"
+FIRST, HEADLINE = "graph-identity", "matmul-out-dtype"
 INPUTS = ("xla::device_data", "prim::Constant")
 BEGIN = "<!-- before and after: made by bench/before_after.py --write -->"
 END = "<!-- before and after: end -->"
+BEGIN_FIRST = "<!-- the first example: made by bench/before_after.py --write -->"
+END_FIRST = "<!-- the first example: end -->"
 BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
 END_2_1 = "<!-- before and after on 2.1: end -->"
 EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
@@ -92,16 +94,21 @@ def cell(lines: Counter[str]) -> str:
     return "<br>".join(f"`{line}`" + (f" × {n}" if n > 1 else "") for line, n in lines.items()) or "–"
 
 
-def document(examples: list[Example]) -> str:
+def document(examples: list[Example], on_2_1: str) -> str:
+    """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
     head = "# Before and after\n\nEach topic's program, and its IR under stock wheels and under castoff's. "
     head += "Made by `bench/before_after.py --write`.\n\n"
-    return head + "\n\n".join(f"## [`{e.topic.name}`](../{e.topic})\n\n{e.whole()}" for e in examples) + "\n"
+    parts = [f"## [`{e.topic.name}`](../{e.topic})\n\n{e.whole()}" for e in examples]
+    return head + "\n\n".join([*parts, f"## On torch 2.1\n\n{on_2_1}"]) + "\n"
+
+
+def whole(examples: list[Example], topic: str) -> str:
+    return next(example.whole() for example in examples if example.topic.name == topic)
 
 
 def table(examples: list[Example]) -> str:
     head = ["| topic | program | only on stock | only on castoff |", "|---|---|---|---|"]
-    headline = next(example.whole() for example in examples if example.topic.name == HEADLINE)
-    return "\n".join([BEGIN, "", headline, "", *head, *(example.row() for example in examples), "", END])
+    return "\n".join([BEGIN, "", whole(examples, HEADLINE), "", *head, *(example.row() for example in examples), "", END])
 
 
 def run_all(paths: list[Path], stock: Path, patched: Path) -> list[Example]:
@@ -130,14 +137,18 @@ def main(
     """Show what each topic changes in the IR."""
     paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: path.parent.name)
     examples = run_all(paths, stock, patched)
-    on_2_1 = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1) if stock_2_1 and patched_2_1 else []
+    if stock_2_1 and patched_2_1:
+        [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1)
+        on_2_1 = f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}"
+    else:
+        present = DOCUMENT.read_text()
+        on_2_1 = present[present.index(BEGIN_2_1) : present.index(END_2_1) + len(END_2_1)]
     if not write and not check:
-        print(document(examples), *(example.whole() for example in on_2_1), sep="\n")
+        print(document(examples, on_2_1))
         return
     readme = replaced(README.read_text(), BEGIN, END, table(examples))
-    for example in on_2_1:
-        readme = replaced(readme, BEGIN_2_1, END_2_1, f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}")
-    wanted = {README: readme, DOCUMENT: document(examples)}
+    readme = replaced(readme, BEGIN_FIRST, END_FIRST, f"{BEGIN_FIRST}\n\n{whole(examples, FIRST)}\n\n{END_FIRST}")
+    wanted = {README: readme, DOCUMENT: document(examples, on_2_1)}
     for path, text in wanted.items():
         if write:
             path.parent.mkdir(exist_ok=True)

@@ -77,6 +77,7 @@ TESTS = [
     "tests/torch/test_data_setter.py",
     "tests/torch/test_grad_dtype_conformance.py",
     "tests/torch/test_record_implicit_casts.py",
+    "tests/ir/test_graph_identity.py",
     "tests/ir/test_issue_3718.py",
 ]
 
@@ -95,7 +96,7 @@ functions = sorted(parse_native_yaml(natives, tags).native_functions, key=lambda
 gen_view_funcs(sys.argv[1], match_differentiability_info(functions, differentiability), "tools/autograd/templates")
 """
 
-# Which library the engine, AccumulateGrad and VariableHooks::set_data of a running torch are in.
+# Which library the engine, AccumulateGrad, LazyGraphExecutor and VariableHooks::set_data of a running torch are in.
 IN_FORCE = """
 import ctypes, pathlib, torch
 class Info(ctypes.Structure):
@@ -105,7 +106,11 @@ def say(name, address):
     info = Info()
     every.dladdr(ctypes.c_void_p(address), ctypes.byref(info))
     print(name, pathlib.Path(ctypes.string_at(info.file).decode()).name)
-for name in ("_ZN5torch8autograd6Engine18get_default_engineEv", "_ZTVN5torch8autograd14AccumulateGradE"):
+for name in (
+    "_ZN5torch8autograd6Engine18get_default_engineEv",
+    "_ZTVN5torch8autograd14AccumulateGradE",
+    "_ZTVN5torch4lazy17LazyGraphExecutorE",
+):
     say(name, ctypes.cast(getattr(every, name), ctypes.c_void_p).value)
 hooks = every._ZN2at4impl16GetVariableHooksEv
 hooks.restype = ctypes.POINTER(ctypes.c_void_p)
@@ -157,13 +162,13 @@ def check_listed(tree: Tree) -> None:
     """
     lists: dict[str, list[str]] = {}
     exec((tree.folder / "build_variables.bzl").read_text(encoding="utf-8"), lists)  # noqa: S102 - as upstream's CMake does
-    listed = lists["core_trainer_sources"]
+    listed = [*lists["core_trainer_sources"], *lists["lazy_tensor_core_sources"]]
     wrong = [name for name in tree.added if name not in listed]
     wrong += [name for name in listed if not (tree.folder / name).is_file()]
     if wrong:
         raise VerifyError(
             "build_variables.bzl does not have the topics' C++ files",
-            expected="core_trainer_sources has each of them, and names no file that is missing",
+            expected="core_trainer_sources or lazy_tensor_core_sources has each, and neither names a file that is missing",
             found=", ".join(wrong),
             next_step="Correct its hunk (castoff checkout, castoff refresh).",
         )

@@ -329,6 +329,58 @@ def test_precision_of_matrix_products():
         set_mat_mul_precision("default")
 
 
+def distinct(make, *variants):
+    """That each variant's graph has a key of its own, and the same one again."""
+    hashes = [graph_hash(*make(variant)) for variant in (*variants, *variants)]
+    assert len(set(hashes)) == len(variants)
+    assert hashes[: len(variants)] == hashes[len(variants) :]
+
+
+@fails_on_stock
+def test_pixel_shuffle():
+    """torch_xla's own node keeps its factor to itself, and so the second gets the first one's shape."""
+    for factor in (3, 1):
+        cpu = torch.arange(36.0).reshape(1, 9, 2, 2)
+        x = cpu.to(DEVICE).requires_grad_()
+        shuffled = F.pixel_shuffle(x, factor)
+        shuffled.pow(2).sum().backward()
+        assert torch.equal(shuffled.cpu(), F.pixel_shuffle(cpu, factor))
+        assert torch.equal(x.grad.cpu(), 2 * cpu)
+
+
+@passes_on_stock
+def test_pixel_shuffle_is_a_copy():
+    for factor in (1, 2):
+        x = torch.arange(8.0).reshape(1, 4, 2, 1).to(DEVICE)
+        F.pixel_shuffle(x, factor).add_(1)
+        assert x.cpu().flatten().tolist() == list(range(8))
+    with pytest.raises(RuntimeError):
+        F.pixel_shuffle(x, 3).cpu()
+
+
+@fails_on_stock
+def test_exponential():
+    """torch_xla's node keeps its shape to itself."""
+    for shape in ((10,), (5, 5), (2, 5)):
+        torch_xla.sync()  # the seed of each is one number, and not a longer and longer formula
+        assert torch.empty(shape, device=DEVICE).exponential_().cpu().shape == shape
+
+
+@fails_on_stock
+@pytest.mark.since("2.6", "custom calls from Python")
+def test_custom_calls():
+    """torch_xla's node keeps all but the target to itself. Keys alone: the CPU has no such targets."""
+    _, (x,) = numbers((4, 4))
+
+    def call(target="a", has_side_effect=False, backend_config="", api_version=1):
+        arguments = target, [[4, 4]], [torch.float32], has_side_effect, backend_config, api_version
+        frontend_attributes = [{}] if "arg7" in torch_xla._XLAC._xla_custom_call.__doc__ else []
+        return torch_xla._XLAC._xla_custom_call([x], *arguments, *frontend_attributes)
+
+    variants = [{}, {"target": "b"}, {"has_side_effect": True}, {"backend_config": "x"}, {"api_version": 2}]
+    distinct(lambda variant: call(**variant), *variants)
+
+
 # ---- off, and out of effect
 
 FIRST_OF_ALL = r"""
@@ -356,6 +408,9 @@ def impostor(tmp_path):
     """A library with a function of that name, for LD_PRELOAD."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
+    castoff = getattr(torch, "_castoff", None)
+    if castoff is not None and not hasattr(castoff.library(), "castoff_graph_identity_in_effect"):
+        pytest.skip("this torch was built from source, and takes the place of nothing")
     library = tmp_path / "libimpostor.so"
     source = f"void {SYMBOL}(void) {{}}\n"
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=source, text=True, check=True)

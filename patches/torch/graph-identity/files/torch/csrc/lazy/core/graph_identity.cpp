@@ -1,15 +1,15 @@
 #include <c10/util/Exception.h>
 #include <c10/util/flat_hash_map.h>
+#include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/graph_identity.h>
 #include <torch/csrc/lazy/core/hash.h>
+#include <torch/csrc/lazy/core/unhashed.h>
 
-#include <atomic>
+#include <cstdint>
 
 namespace torch::lazy::graph_identity {
 namespace {
-
-std::atomic<std::uint64_t> current_salt{0};
 
 class Hashes {
  public:
@@ -31,7 +31,7 @@ class Hashes {
 
  private:
   hash_t compute(const Node& node, const BackendImplInterface& backend) {
-    hash_t hash = node.hash();
+    hash_t hash = unhashed::of_node(node);
     for (const Output& operand : node.operands()) {
       hash = HashCombine(hash, of(operand));
     }
@@ -49,29 +49,19 @@ class Hashes {
 
 }  // namespace
 
-std::vector<std::size_t> words(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
-                               c10::ArrayRef<std::size_t> parameters) {
+void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
+              std::vector<std::size_t>& parameters) {
+  // Asked here and not where the hunk is: a build without an overlay has no other place.
+  static const bool enabled = castoff::topic_enabled("graph-identity");
+  if (!enabled) {
+    return;
+  }
   const Hashes hashes(post_order, parameters);
-  hash_t hash(current_salt.load(std::memory_order_relaxed));
+  hash_t hash(unhashed::settings());
   for (const Value& root : roots) {
     hash = HashCombine(hash, hashes.of(root));
   }
-  return {c10::Uint128High64(hash), c10::Uint128Low64(hash)};
-}
-
-void set_salt(std::uint64_t salt) {
-  current_salt.store(salt, std::memory_order_relaxed);
+  parameters = {c10::Uint128High64(hash), c10::Uint128Low64(hash)};
 }
 
 }  // namespace torch::lazy::graph_identity
-
-// For Python: torch_xla says there what its settings are.
-extern "C" {
-
-[[gnu::visibility("default")]] void castoff_graph_identity_set_salt(std::uint64_t salt);
-
-void castoff_graph_identity_set_salt(std::uint64_t salt) {
-  torch::lazy::graph_identity::set_salt(salt);
-}
-
-}  // extern "C"

@@ -1,16 +1,19 @@
 // A source build asks for the graph's identity at the end of LazyGraphExecutor::RunPostOrder; an
 // overlay build takes the place of that function, and calls the stock one for the rest.
 #include <dlfcn.h>
-#include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/lazy/core/graph_identity.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
 #include "interpose.h"
 
+#define RUN_POST_ORDER                                                                   \
+  "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_" \
+  "20SyncTensorCollectionE"
+
 namespace {
 
-// The function is protected, and a virtual one besides: a free function under the member's symbol
-// has an address that says where it is and not where the vtable leads.
+// The function and its types are protected. A free function under the member's symbol has an
+// address that says where it is, and not where a vtable leads.
 struct Executor : torch::lazy::LazyGraphExecutor {
   using LazyGraphExecutor::PostOrderData;
   using LazyGraphExecutor::SyncTensorCollection;
@@ -20,10 +23,6 @@ using RunPostOrder = PostOrderData(torch::lazy::LazyGraphExecutor*,
                                    const std::vector<torch::lazy::Value>&,
                                    Executor::SyncTensorCollection*);
 
-constexpr const char* kSymbol =
-    "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_"
-    "20SyncTensorCollectionE";
-
 void* library_of(const void* address) {
   Dl_info info{};
   return address == nullptr || dladdr(address, &info) == 0 ? nullptr : info.dli_fbase;
@@ -32,23 +31,18 @@ void* library_of(const void* address) {
 }  // namespace
 
 extern "C++" {
-[[gnu::visibility("default")]] PostOrderData
-run_post_order(torch::lazy::LazyGraphExecutor* self, const std::vector<torch::lazy::Value>& ir_values, Executor::SyncTensorCollection* coll) __asm__(
-    "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_"
-    "20SyncTensorCollectionE");
+[[gnu::visibility("default")]] PostOrderData run_post_order(
+    torch::lazy::LazyGraphExecutor* self, const std::vector<torch::lazy::Value>& ir_values,
+    Executor::SyncTensorCollection* coll) __asm__(RUN_POST_ORDER);
 }
 
 PostOrderData run_post_order(torch::lazy::LazyGraphExecutor* self,
                              const std::vector<torch::lazy::Value>& ir_values,
                              Executor::SyncTensorCollection* coll) {
   static auto* const stock = torch::castoff::stock<RunPostOrder>(&run_post_order);
-  static const bool enabled = torch::castoff::topic_enabled("graph-identity");
   PostOrderData data = stock(self, ir_values, coll);
-  if (enabled) {
-    // Used for nothing but the key.
-    data.parameter_sequence =
-        torch::lazy::graph_identity::words(ir_values, data.post_order, data.parameter_sequence);
-  }
+  // The sequence is used for nothing but the key.
+  torch::lazy::graph_identity::identify(ir_values, data.post_order, data.parameter_sequence);
   return data;
 }
 
@@ -58,7 +52,7 @@ extern "C" {
 
 // Whether a library that is loaded now would find this function, and not one that came first.
 bool castoff_graph_identity_in_effect() {
-  return library_of(dlsym(RTLD_DEFAULT, kSymbol)) ==
+  return library_of(dlsym(RTLD_DEFAULT, RUN_POST_ORDER)) ==
          library_of(reinterpret_cast<const void*>(&library_of));
 }
 
