@@ -428,6 +428,41 @@ return %3
     check(whole, (a.double() @ b.double()).t())
 
 
+WIDER = [
+    *((dtype, f64) for dtype in (bf16, f16, f32)),
+    *((s8, dtype) for dtype in (f32, f64, bf16, torch.int16, torch.int64)),
+    (torch.uint8, s32),
+    (torch.int16, f32),
+    (s32, torch.int64),
+]
+"""Dtypes of factors, and of an out= in which their product is neither rounded first nor wraps."""
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("dtype", "out_dtype"), WIDER, ids=str)
+@pytest.mark.parametrize("name", ("mm", "addmm", "bmm", "mv"))
+def test_every_wider_out(name, dtype, out_dtype):
+    """Of integers in a float dtype: exact in 32 bits, or 64, and rounded once."""
+    shapes = {"mm": ((4, 40), (40, 6)), "bmm": ((2, 4, 40), (2, 40, 6)), "mv": ((4, 40), (40,))}
+    (a, xa), (b, xb) = (data(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes.get(name, shapes["mm"])))
+    if dtype is s32:
+        a, xa = a << 24, xa << 24
+    exact = a.double() @ b.double()
+    out = torch.zeros(exact.shape, dtype=out_dtype).to(DEVICE)
+    c, xc = data(4, 6, dtype=dtype, seed=2)
+    torch.addmm(xc, xa, xb, out=out) if name == "addmm" else getattr(torch, name)(xa, xb, out=out)
+    if name == "addmm":
+        exact = c.double() + exact
+    text = ir(out)
+    assert "xla::dot_general" in text and "aten::mm" not in text
+    if not out_dtype.is_floating_point:
+        exact = exact.to(torch.int64).to(out_dtype).double()  # int16 wraps, as integers do
+        assert torch.equal(out.cpu().double(), exact)
+        return
+    tolerance = 4 * torch.finfo(out_dtype).eps * exact.abs().max().item()
+    torch.testing.assert_close(out.cpu().double(), exact, rtol=0, atol=tolerance)
+
+
 @fails_on_stock
 def test_views_of_out_see_the_result():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)

@@ -321,6 +321,16 @@ def test_other_dtypes_are_cast_as_upstream_does(first, second, result):
     torch.testing.assert_close(actual.cpu(), out_dtype(aten.mm.default, result, a, b), rtol=2**-7, atol=1e-2)
 
 
+@fails_on_stock
+@every_op
+@pytest.mark.parametrize("dtype", (torch.float8_e4m3fn, torch.float8_e5m2), ids=str)
+def test_float8_operands_are_not_rounded_to_float8_again(case, dtype):
+    cpu = operands(case, dtype)
+    actual = out_dtype(case.op, f32, *(t.to(DEVICE) for t in cpu), *case.rest)
+    assert "f8e4m3fn[" not in (text := ir(actual)).splitlines()[-2] and "f8e5m2[" not in text.splitlines()[-2]
+    check(actual, case.op(*(t.double() for t in cpu), *case.rest))
+
+
 @passes_on_stock
 @every_op
 def test_cpu_tensors_are_left_to_torch(case):
@@ -678,8 +688,8 @@ def test_convolution_weight_grad_refuses_a_gradient_of_another_size():
 
 @fails_on_stock
 def test_convolution_refuses_a_dtype_that_it_cannot_name():
-    x, w = torch.zeros(2, 4, 9, 9, dtype=torch.uint8).to(DEVICE), torch.zeros(6, 4, 3, 3, dtype=torch.uint8).to(DEVICE)
-    with pytest.raises(TypeError, match=r"torch.float64, torch.bfloat16, but found torch.uint8"):
+    x, w = (torch.zeros(s, dtype=torch.bool).to(DEVICE) for s in ((2, 4, 9, 9), (6, 4, 3, 3)))
+    with pytest.raises(TypeError, match=r"torch.float64, torch.bfloat16, .* but found torch.bool"):
         torch.ops.castoff.convolution(x, w, [1], [0], [1], False, [0], 1, s32)
 
 

@@ -18,11 +18,16 @@ __all__ = ["Operand", "computation", "message", "run"]
 # xla.PrimitiveType
 _PRIMITIVE_TYPES = {
     torch.int8: 2,
+    torch.int16: 3,
     torch.int32: 4,
+    torch.int64: 5,
+    torch.uint8: 6,
     torch.float16: 10,
     torch.float32: 11,
     torch.float64: 12,
     torch.bfloat16: 16,
+    torch.float8_e5m2: 19,
+    torch.float8_e4m3fn: 20,
 }
 
 # xla.PrecisionConfig.Precision, by what torch_xla.backends.set_mat_mul_precision calls it
@@ -86,7 +91,7 @@ def computation(opcode: str, lhs: Operand, rhs: Operand, result: Operand, attrib
     ``attributes`` are the fields of its HloInstructionProto that only ``opcode`` has. ``result`` states the
     shape, and the dtype in which XLA accumulates and returns; XLA checks both against the operands when the
     graph that uses the computation is built. ``precision`` is "default", "high" or "highest", for either
-    operand. Raises TypeError for a dtype that is none of int8, int32, bfloat16, float16, float32, float64.
+    operand. Raises TypeError for a dtype that is not in _PRIMITIVE_TYPES.
     """
     shapes = _shape(lhs), _shape(rhs)
     precisions = message((1, [_PRECISIONS[precision]] * 2))

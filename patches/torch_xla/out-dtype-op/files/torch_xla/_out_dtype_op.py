@@ -3,10 +3,11 @@
 ``out_dtype(op, dtype, *args)`` is upstream's (pytorch/pytorch#103333), with upstream's list of ops, shapes,
 values and errors; what differs on XLA tensors is how it is computed, and that it differentiates:
 
-* mm, linear, conv2d and convolution of bfloat16 or float16 operands with dtype float32, and of int8
+* mm, linear, conv2d and convolution of bfloat16, float16 or float8 operands with dtype float32, and of int8
   operands with dtype int32, become one ``dot_general`` or one ``convolution`` that reads the operands as
   they are and accumulates and returns in ``dtype``. A bias that is narrower than ``dtype`` is widened.
-* All else (mul, div, other dtypes) casts its operands, as upstream does for every device.
+* All else (mul, div, other dtypes) casts its operands, as upstream does for every device; float8 ones, whose
+  result upstream rounds to float8 first, to ``dtype``.
 * Floating-point operands have gradients: each arrives in ``dtype`` and is rounded once, to the operand's own
   dtype, or not at all where the operand is a leaf, or a view of one, whose ``grad_dtype`` is ``dtype``. They
   differentiate again. Forward-mode derivatives raise NotImplementedError; so does an op on integer
@@ -37,9 +38,11 @@ _PRODUCTS = (
     _aten.convolution.default,
 )
 
+_FLOAT8 = {torch.float8_e4m3fn, torch.float8_e5m2}
+
 # The dtypes that the two operands of a native op may have, by that of its result.
 _OPERANDS = {
-    torch.float32: {torch.bfloat16, torch.float16},
+    torch.float32: {torch.bfloat16, torch.float16, *_FLOAT8},
     torch.int32: {torch.int8},
 }
 
@@ -106,10 +109,19 @@ def _widened(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.ops.castoff.widen(tensor, dtype) if floating else tensor.to(dtype)
 
 
+def _has_float8(args: tuple) -> bool:
+    return any(isinstance(arg, torch.Tensor) and arg.dtype in _FLOAT8 for arg in pytree.arg_tree_leaves(*args))
+
+
 def _by_casts(op, dtype: torch.dtype, args: tuple) -> torch.Tensor:
-    """What upstream's out_dtype_fallback computes, with gradients that stay as wide as the result."""
-    kinds = [*pytree.arg_tree_leaves(*args), torch.ones(1, dtype=dtype)]
-    promoted, _ = elementwise_dtypes(*kinds, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    """What upstream's out_dtype_fallback computes, with gradients that stay as wide as the result.
+
+    torch promotes no float8 dtype, and takes it for the dtype of the whole: there, dtype itself is that.
+    """
+    promoted = dtype
+    if not _has_float8(args):
+        kinds = [*pytree.arg_tree_leaves(*args), torch.ones(1, dtype=dtype)]
+        promoted, _ = elementwise_dtypes(*kinds, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
     wide = pytree.tree_map_only(torch.Tensor, lambda tensor: _widened(tensor, promoted), args)
     return op(*wide).to(dtype)
 
@@ -126,7 +138,9 @@ def _check_differentiable(op, dtype: torch.dtype, tensors: Sequence[torch.Tensor
 
 def _xla(op, dtype, *args):
     result = _native(op, dtype, args)
-    return out_dtype_dense(op, dtype, *args) if result is None else result
+    if result is not None:
+        return result
+    return _by_casts(op, dtype, args) if _has_float8(args) else out_dtype_dense(op, dtype, *args)
 
 
 def _autograd_xla(op, dtype, *args):

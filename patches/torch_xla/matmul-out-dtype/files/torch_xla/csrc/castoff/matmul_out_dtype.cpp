@@ -58,10 +58,20 @@ using torch::jit::Stack;
 
 // ---- which calls
 
-// Whether there is a product of such factors in the wider dtype.
-bool has_product_in(ScalarType from, ScalarType to) {
-  return (to == ScalarType::Float && castoff::is_half(from)) ||
-         (to == ScalarType::Int && from == ScalarType::Char);
+// Whether out_dtype= takes the pair, as torch's CUDA kernels do, or as s8 units do.
+bool is_out_dtype_of(ScalarType operand, ScalarType out_dtype) {
+  return (out_dtype == ScalarType::Float && castoff::is_half(operand)) ||
+         (out_dtype == ScalarType::Int && operand == ScalarType::Char);
+}
+
+// Whether a result of dtype `to` is wider than its factors of dtype `from`: wide enough for what
+// a product in `from` would round, or let wrap.
+bool is_wider(ScalarType from, ScalarType to) {
+  const bool integers = c10::isIntegralType(from, /*includeBool=*/false);
+  if (!integers && !c10::isFloatingType(from)) return false;
+  if (c10::isFloatingType(to)) return integers || c10::elementSize(to) > c10::elementSize(from);
+  return integers && c10::isIntegralType(to, /*includeBool=*/false) &&
+         c10::elementSize(to) > c10::elementSize(from);
 }
 
 // The XLA tensor in a functional tensor that torch_xla made; not in one that
@@ -93,19 +103,29 @@ Tensor widen_kernel(const Tensor& self, ScalarType dtype) {
   return self.to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
+// The product in a wider dtype. XLA has none of integers in a float dtype: it is exact in an
+// integer one, and then rounded once.
+Tensor wide_dot(const Tensor& lhs, const Tensor& rhs, IntArrayRef lhs_contracting,
+                IntArrayRef rhs_contracting, IntArrayRef batch, ScalarType dtype) {
+  const bool rounds =
+      c10::isIntegralType(lhs.scalar_type(), /*includeBool=*/false) && c10::isFloatingType(dtype);
+  if (!rounds) return dot_general(lhs, rhs, lhs_contracting, rhs_contracting, batch, dtype);
+  const ScalarType exact = lhs.element_size() < 4 ? ScalarType::Int : ScalarType::Long;
+  return dot_general(lhs, rhs, lhs_contracting, rhs_contracting, batch, exact).to(dtype);
+}
+
 Tensor view_as(const Tensor& t, std::vector<c10::SymInt> sizes) {
   return at::_ops::view_copy::redispatch(kXla, t, sizes);
 }
 
-// input @ weight.T, with the leading dimensions of input folded into one: XLA:CPU has no other
-// form.
+// input @ weight.T, with the leading dimensions of input folded into one, as elsewhere.
 Tensor linear_product(const Tensor& input, const Tensor& weight, ScalarType dtype) {
-  if (input.dim() <= 2) return dot_general(input, weight, {input.dim() - 1}, {1}, {}, dtype);
+  if (input.dim() <= 2) return wide_dot(input, weight, {input.dim() - 1}, {1}, {}, dtype);
   const IntArrayRef lead = input.sizes().slice(0, input.dim() - 1);
   std::vector<c10::SymInt> sizes(lead.begin(), lead.end());
   sizes.emplace_back(weight.size(0));
   const Tensor rows = view_as(input, {c10::multiply_integers(lead), input.size(-1)});
-  return view_as(dot_general(rows, weight, {1}, {1}, {}, dtype), std::move(sizes));
+  return view_as(wide_dot(rows, weight, {1}, {1}, {}, dtype), std::move(sizes));
 }
 
 // As torch's CPU and CUDA kernels read alpha and beta: in the dtype that they compute in.
@@ -147,12 +167,7 @@ Tensor add_scaled(const Tensor& self, const Tensor& product, const Scalar& beta,
   return at::_ops::add_Tensor::call(scaled, times(wide, factor), 1);
 }
 
-// ---- out_dtype=, with the checks and messages of torch's CUDA kernels
-
-void check_out_dtype(ScalarType operand, ScalarType out_dtype) {
-  TORCH_CHECK(out_dtype == operand || has_product_in(operand, out_dtype),
-              "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
-}
+// ---- the four operators, with the checks and messages of torch's CUDA kernels
 
 void check_matrices(const char* first, const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 2, first, " must be a matrix, got ", a.dim(), "-D tensor");
@@ -161,111 +176,113 @@ void check_matrices(const char* first, const Tensor& a, const Tensor& b) {
               a.size(1), " and ", b.size(0), "x", b.size(1), ")");
 }
 
-void check_batches(const Tensor& a, const Tensor& b, ScalarType out_dtype) {
+void check_batches(const Tensor& a, const Tensor& b) {
   TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
   TORCH_CHECK(b.dim() == 3, "batch2 must be a 3D tensor");
   TORCH_CHECK(b.size(0) == a.size(0) && b.size(1) == a.size(2),
               "Expected size for first two dimensions of batch2 tensor to be: [", a.size(0), ", ",
               a.size(2), "] but got: [", b.size(0), ", ", b.size(1), "].");
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "batch1 and batch2 must have the same dtype");
-  check_out_dtype(a.scalar_type(), out_dtype);
 }
 
-Tensor mm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
+Tensor wide_mm(const Tensor& self, const Tensor& mat2, ScalarType dtype) {
   check_matrices("self", self, mat2);
   TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "input dtypes must be the same");
-  check_out_dtype(self.scalar_type(), out_dtype);
-  if (out_dtype == self.scalar_type()) return at::_ops::mm::call(self, mat2);
-  return dot_general(self, mat2, {1}, {0}, {}, out_dtype);
+  if (dtype == self.scalar_type()) return at::_ops::mm::call(self, mat2);
+  return wide_dot(self, mat2, {1}, {0}, {}, dtype);
 }
 
-Tensor bmm_dtype(const Tensor& self, const Tensor& mat2, ScalarType out_dtype) {
-  check_batches(self, mat2, out_dtype);
-  if (out_dtype == self.scalar_type()) return at::_ops::bmm::call(self, mat2);
-  return dot_general(self, mat2, {2}, {1}, {0}, out_dtype);
+Tensor wide_bmm(const Tensor& self, const Tensor& mat2, ScalarType dtype) {
+  check_batches(self, mat2);
+  if (dtype == self.scalar_type()) return at::_ops::bmm::call(self, mat2);
+  return wide_dot(self, mat2, {2}, {1}, {0}, dtype);
 }
 
-// torch 2.9 wants self in the operands' dtype; from 2.10 on it may have out_dtype as well.
-Tensor addmm_dtype(const Tensor& self, const Tensor& mat1, const Tensor& mat2, ScalarType out_dtype,
-                   const Scalar& beta, const Scalar& alpha) {
-  TORCH_CHECK(self.scalar_type() == mat2.scalar_type() || self.scalar_type() == out_dtype,
+// torch 2.9 wants self in the operands' dtype; from 2.10 on it may have the wide one as well.
+Tensor wide_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, ScalarType dtype,
+                  const Scalar& beta, const Scalar& alpha) {
+  TORCH_CHECK(self.scalar_type() == mat2.scalar_type() || self.scalar_type() == dtype,
               "self and mat2 must have the same dtype, but got ", self.scalar_type(), " and ",
               mat2.scalar_type());
   TORCH_CHECK(mat1.scalar_type() == mat2.scalar_type(),
               "mat1 and mat2 must have the same dtype, but got ", mat1.scalar_type(), " and ",
               mat2.scalar_type());
   check_matrices("mat1", mat1, mat2);
-  check_out_dtype(mat1.scalar_type(), out_dtype);
-  if (out_dtype == mat1.scalar_type()) {
-    return at::_ops::addmm::call(self, mat1, mat2, beta, alpha);
-  }
-  return add_scaled(self, dot_general(mat1, mat2, {1}, {0}, {}, out_dtype), beta, alpha);
+  if (dtype == mat1.scalar_type()) return at::_ops::addmm::call(self, mat1, mat2, beta, alpha);
+  return add_scaled(self, wide_dot(mat1, mat2, {1}, {0}, {}, dtype), beta, alpha);
 }
 
-Tensor baddbmm_dtype(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
-                     ScalarType out_dtype, const Scalar& beta, const Scalar& alpha) {
-  check_batches(batch1, batch2, out_dtype);
-  TORCH_CHECK(self.scalar_type() == batch1.scalar_type() || self.scalar_type() == out_dtype,
+Tensor wide_baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2,
+                    ScalarType dtype, const Scalar& beta, const Scalar& alpha) {
+  check_batches(batch1, batch2);
+  TORCH_CHECK(self.scalar_type() == batch1.scalar_type() || self.scalar_type() == dtype,
               "self dtype must match either out_dtype or batch1 dtype");
-  if (out_dtype == batch1.scalar_type()) {
+  if (dtype == batch1.scalar_type()) {
     return at::_ops::baddbmm::call(self, batch1, batch2, beta, alpha);
   }
-  return add_scaled(self, dot_general(batch1, batch2, {2}, {1}, {0}, out_dtype), beta, alpha);
+  return add_scaled(self, wide_dot(batch1, batch2, {2}, {1}, {0}, dtype), beta, alpha);
 }
 
-// ---- out_dtype= under autograd
-//
+// ---- out_dtype=, which torch has from 2.8 on
+
+void check_out_dtype(ScalarType operand, ScalarType out_dtype) {
+  TORCH_CHECK(out_dtype == operand || is_out_dtype_of(operand, out_dtype),
+              "out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs");
+}
+
 // Where a graph is to be recorded the product is made above the kernels of XLA, by operators that
 // are differentiable themselves (castoff::dot_general and castoff::widen, see
 // _matmul_out_dtype.py), so that it differentiates as often as one likes. So it is where a tensor
 // subclass looks on (torch.compile and torch.export: fake tensors), as torch has no meta kernel for
 // these overloads. Elsewhere the operator goes down to its XLA kernel as it is.
+class OutDtypeAutograd final : public c10::OperatorKernel {
+ public:
+  explicit OutDtypeAutograd(const c10::KernelFunction& xla_kernel) : xla_kernel_(xla_kernel) {}
 
-template <class... Tensors>
-bool is_to_be_decomposed(const Tensors&... operands) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!(operands._fw_grad(/*level=*/0).defined() || ...),
-                              "matrix products with out_dtype= have no forward-mode derivative on "
-                              "XLA: expected operands without tangents. Convert the operands to "
-                              "out_dtype, or use reverse mode");
-  return (at::GradMode::is_enabled() && (operands.requires_grad() || ...)) ||
-         (operands.key_set().has(DispatchKey::Python) || ...);
-}
-
-Tensor mm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
-                         ScalarType out_dtype) {
-  if (is_to_be_decomposed(self, mat2)) return mm_dtype(self, mat2, out_dtype);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return at::_ops::mm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
-}
-
-Tensor bmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat2,
-                          ScalarType out_dtype) {
-  if (is_to_be_decomposed(self, mat2)) return bmm_dtype(self, mat2, out_dtype);
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return at::_ops::bmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat2, out_dtype);
-}
-
-Tensor addmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& mat1,
-                            const Tensor& mat2, ScalarType out_dtype, const Scalar& beta,
-                            const Scalar& alpha) {
-  if (is_to_be_decomposed(self, mat1, mat2)) {
-    return addmm_dtype(self, mat1, mat2, out_dtype, beta, alpha);
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    if (is_to_be_decomposed(torch::jit::last(*stack, op.schema().arguments().size()))) {
+      return xla_kernel_.callBoxed(op, keys, stack);
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
   }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return at::_ops::addmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, mat1, mat2,
-                                           out_dtype, beta, alpha);
-}
 
-Tensor baddbmm_dtype_autograd(DispatchKeySet keys, const Tensor& self, const Tensor& batch1,
-                              const Tensor& batch2, ScalarType out_dtype, const Scalar& beta,
-                              const Scalar& alpha) {
-  if (is_to_be_decomposed(self, batch1, batch2)) {
-    return baddbmm_dtype(self, batch1, batch2, out_dtype, beta, alpha);
+ private:
+  static bool is_to_be_decomposed(c10::ArrayRef<IValue> arguments) {
+    bool decompose = false;
+    for (const IValue& argument : arguments) {
+      if (!argument.isTensor()) continue;
+      const Tensor& t = argument.toTensor();
+      TORCH_CHECK_NOT_IMPLEMENTED(!t._fw_grad(/*level=*/0).defined(),
+                                  "matrix products with out_dtype= have no forward-mode derivative "
+                                  "on XLA: expected operands without tangents. Convert the "
+                                  "operands to out_dtype, or use reverse mode");
+      decompose |=
+          (at::GradMode::is_enabled() && t.requires_grad()) || t.key_set().has(DispatchKey::Python);
+    }
+    return decompose;
   }
-  const at::AutoDispatchBelowADInplaceOrView below;
-  return at::_ops::baddbmm_dtype::redispatch(keys & c10::after_autograd_keyset, self, batch1,
-                                             batch2, out_dtype, beta, alpha);
-}
+
+  const c10::KernelFunction xla_kernel_;
+};
+
+// The kernel of an out_dtype= form: one of the four operators, behind the check of its dtypes.
+// `first` is the place of the factor whose dtype counts.
+class OutDtype final : public c10::OperatorKernel {
+ public:
+  OutDtype(const c10::KernelFunction& product, size_t first) : product_(product), first_(first) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    check_out_dtype(arguments[first_].toTensor().scalar_type(),
+                    arguments[first_ + 2].toScalarType());
+    product_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  const c10::KernelFunction product_;
+  const size_t first_;
+};
 
 // ---- out=
 
@@ -312,7 +329,7 @@ class OutCall {
   bool is_ours() const {
     if (op_.out_dtype >= 0) return true;  // stock has no kernel for these
     const ScalarType from = lhs().scalar_type(), to = out().scalar_type();
-    if (!has_product_in(from, to) || rhs().scalar_type() != from) return false;
+    if (!is_wider(from, to) || rhs().scalar_type() != from) return false;
     if (has_addend() && addend().scalar_type() != from && addend().scalar_type() != to)
       return false;
     switch (op_.product) {  // there is no out_dtype= form of these to check the sizes
@@ -340,21 +357,22 @@ class OutCall {
         op_.out_dtype < 0 ? out().scalar_type() : arguments_[op_.out_dtype].toScalarType();
     TORCH_CHECK(dtype == out().scalar_type(),
                 "out_dtype must be the same as the dtype of the provided out tensor");
+    if (op_.out_dtype >= 0) check_out_dtype(lhs().scalar_type(), dtype);
     const Tensor a = bare(lhs()), b = bare(rhs());
     const Tensor c = has_addend() ? bare(addend()) : Tensor();
     switch (op_.product) {
       case Product::kMm:
-        return at::_ops::mm_dtype::call(a, b, dtype);
+        return wide_mm(a, b, dtype);
       case Product::kBmm:
-        return at::_ops::bmm_dtype::call(a, b, dtype);
+        return wide_bmm(a, b, dtype);
       case Product::kAddmm:
-        return at::_ops::addmm_dtype::call(c, a, b, dtype, beta(), alpha());
+        return wide_addmm(c, a, b, dtype, beta(), alpha());
       case Product::kBaddbmm:
-        return at::_ops::baddbmm_dtype::call(c, a, b, dtype, beta(), alpha());
+        return wide_baddbmm(c, a, b, dtype, beta(), alpha());
       case Product::kMv:
-        return dot_general(a, b, {1}, {0}, {}, dtype);
+        return wide_dot(a, b, {1}, {0}, {}, dtype);
       case Product::kDot:
-        return dot_general(a, b, {0}, {0}, {}, dtype);
+        return wide_dot(a, b, {0}, {0}, {}, dtype);
       case Product::kLinear: {
         const Tensor product = linear_product(a, b, dtype);
         return c.defined() ? add_scaled(c, product, 1, 1) : product;
@@ -495,6 +513,26 @@ class CheckDtypes final : public OverrideKernel {
 
 // ---- registration
 
+bool exists(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchema({name, overload}).has_value();
+}
+
+template <class Function>
+c10::KernelFunction kernel_of(Function* function) {
+  return c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+}
+
+// `product` is one of the four operators, `first` the place of its first factor.
+void register_out_dtype(torch::Library& xla, torch::Library& autograd, const char* name,
+                        const c10::KernelFunction& product, size_t first) {
+  using c10::KernelFunction;
+  using torch::CppFunction;
+  const auto kernel = [&] { return std::make_unique<OutDtype>(product, first); };
+  xla.impl(name, CppFunction::makeFromBoxedFunctor(kernel()));
+  autograd.impl(name, CppFunction::makeFromBoxedFunctor(std::make_unique<OutDtypeAutograd>(
+                          KernelFunction::makeFromBoxedFunctor(kernel()))));
+}
+
 void install() {
   const castoff::QuietOverride quiet;
   torch::Library& own = library(torch::Library::FRAGMENT, "castoff", std::nullopt);
@@ -504,16 +542,15 @@ void install() {
 
   torch::Library& functional = library(torch::Library::IMPL, "aten", DispatchKey::Functionalize);
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  xla.impl("mm.dtype", mm_dtype);
-  xla.impl("bmm.dtype", bmm_dtype);
-  xla.impl("addmm.dtype", addmm_dtype);
-  xla.impl("baddbmm.dtype", baddbmm_dtype);
   torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
-  autograd.impl("mm.dtype", mm_dtype_autograd);
-  autograd.impl("bmm.dtype", bmm_dtype_autograd);
-  autograd.impl("addmm.dtype", addmm_dtype_autograd);
-  autograd.impl("baddbmm.dtype", baddbmm_dtype_autograd);
+  if (exists("aten::mm", "dtype")) {
+    register_out_dtype(xla, autograd, "mm.dtype", kernel_of(wide_mm), 0);
+    register_out_dtype(xla, autograd, "bmm.dtype", kernel_of(wide_bmm), 0);
+    register_out_dtype(xla, autograd, "addmm.dtype", kernel_of(wide_addmm), 1);
+    register_out_dtype(xla, autograd, "baddbmm.dtype", kernel_of(wide_baddbmm), 1);
+  }
   for (const OutOperator& op : kOutOperators) {
+    if (!exists(op.name, op.overload)) continue;
     override_kernel<FunctionalOut>(functional, DispatchKey::Functionalize, op.name, op.overload,
                                    op);
     override_kernel<XlaOut>(xla, DispatchKey::XLA, op.name, op.overload, op);

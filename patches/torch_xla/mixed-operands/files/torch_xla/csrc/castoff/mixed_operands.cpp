@@ -169,10 +169,14 @@ void promote(MixedCall& call) {
 }
 
 // The same of operators that torch_xla computes, truthfully, in the highest of the dtypes: there is
-// something to do where torch's rules give another.
+// something to do where torch's rules give another. Of bfloat16 and float16 together, not all of
+// them know which is the higher.
 void promote_unless_highest(MixedCall& call) {
   const auto highest = std::max_element(call.held.begin(), call.held.end(), is_below);
-  if (highest->scalar_type() != at::native::result_type(call.held)) promote(call);
+  const bool is_clear = std::all_of(call.held.begin(), call.held.end(), [&](const Tensor& t) {
+    return t.scalar_type() == highest->scalar_type() || t.element_size() < highest->element_size();
+  });
+  if (!is_clear || highest->scalar_type() != at::native::result_type(call.held)) promote(call);
 }
 
 // lerp: a 0-d weight is converted; other dtypes are refused, by the kernel that was there.
