@@ -77,11 +77,11 @@ class Example:
             ]
         )
 
-    def row(self) -> str:
+    def row(self, anchor: str) -> str:
         """The line of the table: what only stock printed, and what only castoff did."""
         stock, patched = values(self.stock), values(self.patched)
         gone, new = cell(stock - patched), cell(patched - stock)
-        return f"| [`{self.topic.name}`](docs/before-after.md#{self.topic.name}) | {self.title} | {gone} | {new} |"
+        return f"| [`{self.topic.name}`](docs/before-after.md#{anchor}) | {self.title} | {gone} | {new} |"
 
 
 def values(printed: str) -> Counter[str]:
@@ -108,7 +108,13 @@ def whole(examples: list[Example], topic: str) -> str:
 
 def table(examples: list[Example]) -> str:
     head = ["| topic | program | only on stock | only on castoff |", "|---|---|---|---|"]
-    return "\n".join([BEGIN, "", whole(examples, HEADLINE), "", *head, *(example.row() for example in examples), "", END])
+    seen: Counter[str] = Counter()
+    rows = []
+    for example in examples:
+        # A second heading of one text gets -1.
+        rows.append(example.row(example.topic.name + (f"-{n}" if (n := seen[example.topic.name]) else "")))
+        seen[example.topic.name] += 1
+    return "\n".join([BEGIN, "", whole(examples, HEADLINE), "", *head, *rows, "", END])
 
 
 def run_all(paths: list[Path], stock: Path, patched: Path) -> list[Example]:
@@ -135,7 +141,7 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md and docs/.")] = False,
 ) -> None:
     """Show what each topic changes in the IR."""
-    paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: path.parent.name)
+    paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: (path.parent.name, path))
     examples = run_all(paths, stock, patched)
     if stock_2_1 and patched_2_1:
         [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1)

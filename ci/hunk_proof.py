@@ -168,7 +168,7 @@ def check_listed(tree: Tree) -> None:
     if wrong:
         raise VerifyError(
             "build_variables.bzl does not have the topics' C++ files",
-            expected="core_trainer_sources or lazy_tensor_core_sources has each, and neither names a file that is missing",
+            expected="core_trainer_sources or lazy_tensor_core_sources has each, and neither names a missing file",
             found=", ".join(wrong),
             next_step="Correct its hunk (castoff checkout, castoff refresh).",
         )

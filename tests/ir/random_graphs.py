@@ -138,7 +138,7 @@ class Program:
             else:
                 torch_xla._XLAC._xla_sync_multi(results, [])
             found = [result.cpu() for result in results]
-        except Exception as error:  # "expected parameter 1 of size 32 but got buffer …"
+        except (RuntimeError, ValueError) as error:  # "expected parameter 1 of size 32 but got buffer …"
             torch_xla._XLAC._clear_pending_irs(str(device))
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
         for result, expected in zip(found, self.expected, strict=True):

@@ -14,10 +14,12 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torch_xla
 import torch_xla.debug.metrics as met
+from expecttest import assert_expected_inline
+from ir_text import ir
 from other_process import completed, run
+from torch.nn import functional
 
 DEVICE = torch_xla.device()
 
@@ -129,7 +131,7 @@ def test_two_networks_that_learn_from_each_other():
         x, losses = torch.randn(16, 8).to(device), []
         for step in range(4):
             optimizer.zero_grad()
-            a, b = (F.log_softmax(network(x), -1) for network in networks)
+            a, b = (functional.log_softmax(network(x), -1) for network in networks)
             student, teacher = (a, b.detach()) if step % 2 == 0 else (b, a.detach())
             loss = (teacher.exp() * (teacher - student)).sum()
             loss.backward()
@@ -342,20 +344,35 @@ def test_pixel_shuffle():
     for factor in (3, 1):
         cpu = torch.arange(36.0).reshape(1, 9, 2, 2)
         x = cpu.to(DEVICE).requires_grad_()
-        shuffled = F.pixel_shuffle(x, factor)
+        shuffled = functional.pixel_shuffle(x, factor)
         shuffled.pow(2).sum().backward()
-        assert torch.equal(shuffled.cpu(), F.pixel_shuffle(cpu, factor))
+        assert torch.equal(shuffled.cpu(), functional.pixel_shuffle(cpu, factor))
         assert torch.equal(x.grad.cpu(), 2 * cpu)
+
+
+@fails_on_stock
+def test_pixel_shuffle_is_views():
+    x = torch.ones(1, 9, 2, 2).to(DEVICE)
+    assert_expected_inline(
+        ir(functional.pixel_shuffle(x, 1)),
+        """\
+%0 = f32[1,9,2,2] xla::device_data()
+%1 = f32[1,9,1,1,2,2] aten::view(%0)
+%2 = f32[1,9,2,1,2,1] aten::as_strided(%1)
+%3 = f32[1,9,2,2] aten::view(%2)
+return %3
+""",
+    )
 
 
 @passes_on_stock
 def test_pixel_shuffle_is_a_copy():
     for factor in (1, 2):
         x = torch.arange(8.0).reshape(1, 4, 2, 1).to(DEVICE)
-        F.pixel_shuffle(x, factor).add_(1)
+        functional.pixel_shuffle(x, factor).add_(1)
         assert x.cpu().flatten().tolist() == list(range(8))
     with pytest.raises(RuntimeError):
-        F.pixel_shuffle(x, 3).cpu()
+        functional.pixel_shuffle(x, 3).cpu()
 
 
 @fails_on_stock
@@ -364,6 +381,24 @@ def test_exponential():
     for shape in ((10,), (5, 5), (2, 5)):
         torch_xla.sync()  # the seed of each is one number, and not a longer and longer formula
         assert torch.empty(shape, device=DEVICE).exponential_().cpu().shape == shape
+
+
+def scales(device, growth, backoff, interval):
+    """The scale and the tracker of a GradScaler, over some steps of which one overflows."""
+    scale = torch.full((1,), 8.0, device=device)
+    tracker = torch.zeros(1, dtype=torch.int32, device=device)
+    found = []
+    for overflow in (0.0, 0.0, 0.0, 1.0, 0.0):
+        torch._amp_update_scale_(scale, tracker, torch.full((1,), overflow, device=device), growth, backoff, interval)
+        found.append((scale.item(), tracker.item()))
+    return found
+
+
+@fails_on_stock
+def test_scale_of_a_grad_scaler():
+    """torch_xla's node keeps its three numbers to itself: a second GradScaler has the first one's."""
+    for numbers in ((2.0, 0.5, 2), (3.0, 0.25, 2), (2.0, 0.5, 1), (float("inf"), 0.5, 2)):
+        assert scales(DEVICE, *numbers) == scales("cpu", *numbers)
 
 
 @fails_on_stock

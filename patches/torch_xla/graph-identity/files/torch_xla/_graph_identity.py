@@ -4,6 +4,7 @@ The key itself is torch's, and so is the first half of this topic, which makes i
 learns what the process has set, and what the nodes do not say.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -34,7 +35,9 @@ def install() -> None:
     library.castoff_graph_identity_set_settings.argtypes = [ctypes.c_uint64]
     if hasattr(_XLAC, "_xla_set_mat_mul_precision"):
         _follow_precision()
-    _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
+    with _quietly():
+        _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
+        _kernels.impl("_amp_update_scale_", _amp_update_scale, "XLA")
 
 
 def _follow_precision() -> None:
@@ -56,8 +59,32 @@ def _follow_precision() -> None:
     say()
 
 
-def _pixel_shuffle(self: torch.Tensor, upscale_factor: int) -> torch.Tensor:
-    """By views, as torch does it: the factor is in the shapes of their nodes, and not in torch_xla's own node."""
-    from torch._refs.nn.functional import pixel_shuffle
+@contextlib.contextmanager
+def _quietly():
+    """Without the dispatcher's warning of kernels that take another's place; it comes once, and stays for others."""
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # does not use up the "once"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_warn_always(always)
 
-    return pixel_shuffle(self, upscale_factor)
+
+# torch_xla's nodes of these two keep their attributes to themselves. Made of other nodes they are numbers and shapes.
+
+
+def _pixel_shuffle(self, upscale_factor):
+    from torch._refs.nn.functional import pixel_shuffle  # much to import, and rarely wanted
+
+    return pixel_shuffle(self, upscale_factor).clone()
+
+
+def _amp_update_scale(self, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval):
+    overflow, steps, larger = found_inf > 0, growth_tracker + 1, self * growth_factor
+    grows = steps == growth_interval
+    kept = torch.where(torch.logical_and(grows, torch.isfinite(larger)), larger, self)
+    self.copy_(torch.where(overflow, self * backoff_factor, kept))
+    growth_tracker.copy_(torch.where(torch.logical_or(overflow, grows), torch.zeros_like(steps), steps))
+    return self
