@@ -1,0 +1,70 @@
+"""Random numbers on XLA: drawn in float32, and seeded by ``torch.manual_seed``.
+
+The kernels are C++ (``csrc/castoff/random_numbers.cpp``). Seeding waits until XLA's runtime runs, as
+``torch.manual_seed`` must not start it: programs call it before they fork or spawn.
+"""
+
+import ctypes
+import os
+
+import torch
+import torch_xla
+
+from . import _castoff
+
+__all__ = ["install"]
+
+_C = torch_xla._XLAC
+
+#: The seed to set once XLA's runtime runs.
+_pending: int | None = None
+
+_forked_after_use = False
+
+
+def _note_fork() -> None:
+    global _forked_after_use
+    _forked_after_use = _C._xla_runtime_is_initialized()
+
+
+def _set_seed(seed: int) -> None:
+    for index in range(_C._xla_num_devices()):
+        _C._xla_set_rng_seed(seed, f"xla:{index}")
+
+
+def _set_pending_seed() -> None:
+    """Called by the first draw after `_seed_xla`."""
+    global _pending
+    seed, _pending = _pending, None
+    if seed is not None:
+        _set_seed(seed)
+
+
+def _seed_xla(seed: int, library: ctypes.PyDLL) -> None:
+    global _pending
+    if _forked_after_use:  # as CUDA's generators, in a process forked from one that uses the device
+        return
+    seed = int(seed) % 2**64
+    if _C._xla_runtime_is_initialized():
+        _pending = None
+        _set_seed(seed)
+    else:
+        _pending = seed
+        library.castoff_random_numbers_seed_is_pending()
+
+
+def install() -> None:
+    """Override torch_xla's kernels and make ``torch.manual_seed`` and ``torch.seed`` seed XLA. Called once."""
+    _castoff.install_kernels("random-numbers", _CALLBACK)
+    library = _castoff.library()
+    os.register_at_fork(after_in_child=_note_fork)
+    stock = torch.random._seed_custom_device
+
+    def _seed_custom_device(seed: int) -> None:
+        stock(seed)
+        _seed_xla(seed, library)
+
+    torch.random._seed_custom_device = _seed_custom_device
+
+
+_CALLBACK = ctypes.CFUNCTYPE(None)(_set_pending_seed)

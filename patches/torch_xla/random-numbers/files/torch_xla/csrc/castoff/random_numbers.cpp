@@ -1,0 +1,154 @@
+// Random numbers of dtypes that are too narrow to draw in: they are drawn in float32.
+//
+// torch_xla draws in the tensor's dtype. In bfloat16 there are 128 numbers from 0.5 to 1, so that a
+// mask of probability 0.1 has 0.094, one of 0.005 nothing at all, and uniform numbers include the
+// upper bound; in an integer dtype every probability below 1 is 0.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/ops/floor_ops.h>
+#include <ATen/ops/mul_ops.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "torch_xla/csrc/castoff/remedy.h"
+
+namespace castoff {
+namespace {
+
+using at::ScalarType;
+using at::Tensor;
+
+// ---- seeding
+
+std::atomic<bool> seed_is_pending{false};
+void (*set_pending_seed)() = nullptr;
+
+void seed() {
+  if (C10_UNLIKELY(seed_is_pending.load(std::memory_order_relaxed)) &&
+      seed_is_pending.exchange(false)) {
+    set_pending_seed();
+  }
+}
+
+void seed_only(Call& call) {
+  seed();
+  call.proceed();
+}
+
+// ---- drawing
+
+bool is_wide(ScalarType dtype) {
+  return dtype == ScalarType::Float || dtype == ScalarType::Double || c10::isComplexType(dtype);
+}
+
+// Arguments from `first` on that are tensors of a narrow dtype are float32, and the results take the
+// dtype of argument 0.
+template <size_t first>
+void draw_wide(Call& call) {
+  seed();
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  if (C10_LIKELY(is_wide(dtype))) return call.proceed();
+  for (size_t i = first; i < call.size(); ++i) {
+    if (call[i].isTensor() && call.tensor(i).defined() && !is_wide(call.tensor(i).scalar_type())) {
+      call[i] = cast(call.tensor(i), ScalarType::Float);
+    }
+  }
+  const size_t results = call.results();
+  call.proceed();
+  for (size_t i = 0; i < results; ++i) {
+    const Tensor& result = call.result(i).toTensor();
+    if (result.scalar_type() == ScalarType::Float) call.result(i) = cast(result, dtype);
+  }
+}
+
+void write(Tensor self, const Tensor& drawn) {
+  at::_ops::copy_::redispatch(kXla, self, cast(drawn, self.scalar_type()), false);
+}
+
+// An operator that draws in place.
+void draw_wide_in_place(Call& call) {
+  seed();
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(is_wide(self.scalar_type()))) return call.proceed();
+  call[0] = cast(self, ScalarType::Float);
+  call.proceed();
+  write(self, call.result().toTensor());
+  call.result() = self;
+}
+
+// The binary digits of a dtype's numbers from 0.5 to 1, as torch draws them on the CPU.
+int digits(ScalarType dtype) {
+  return dtype == ScalarType::BFloat16 ? 8 : 11;
+}
+
+// Multiples of 2^-digits below 1, then scaled: no number is drawn more often for being rounded to.
+void uniform(Call& call) {
+  seed();
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_half(self.scalar_type()))) return call.proceed();
+  const double from = call[1].toDouble(), to = call[2].toDouble();
+  const double steps = std::ldexp(1.0, digits(self.scalar_type()));
+  call[0] = cast(self, ScalarType::Float);
+  call[1] = 0.0;
+  call[2] = steps;
+  call.proceed();
+  Tensor drawn = at::_ops::floor::redispatch(kXla, call.result().toTensor());
+  drawn = at::_ops::mul_Scalar::redispatch(kXla, drawn, (to - from) / steps);
+  if (from != 0) drawn = at::_ops::add_Scalar::redispatch(kXla, drawn, from, 1);
+  write(self, drawn);
+  call.result() = self;
+}
+
+// ---- registration
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
+  remedy(xla, uniform, {{"aten::uniform_", ""}});
+  remedy(xla, draw_wide<0>,
+         {
+             {"aten::bernoulli", ""},
+             {"aten::bernoulli", "p"},
+             {"aten::native_dropout", ""},
+             {"aten::normal", "Tensor_Tensor"},
+             {"aten::normal", "Tensor_float"},
+             {"aten::rrelu_with_noise", ""},
+         });
+  remedy(xla, draw_wide_in_place,
+         {
+             {"aten::bernoulli_", "Tensor"},
+             {"aten::bernoulli_", "float"},
+             {"aten::exponential_", ""},
+             {"aten::normal_", ""},
+         });
+  remedy(xla, seed_only,
+         {
+             {"aten::multinomial", ""},
+             {"aten::random_", ""},
+             {"aten::random_", "from"},
+             {"aten::random_", "to"},
+             {"aten::randperm", ""},
+         });
+}
+
+}  // namespace
+}  // namespace castoff
+
+extern "C" {
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once. `set_seed` is called by the
+// first draw after castoff_random_numbers_seed_is_pending().
+__attribute__((visibility("default"))) const char* castoff_random_numbers_install(
+    void (*set_seed)()) {
+  castoff::set_pending_seed = set_seed;
+  return castoff::put_in_place(castoff::install);
+}
+
+__attribute__((visibility("default"))) void castoff_random_numbers_seed_is_pending() {
+  castoff::seed_is_pending = true;
+}
+
+}  // extern "C"

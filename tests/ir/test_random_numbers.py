@@ -1,0 +1,184 @@
+"""Random numbers on XLA, their dtype and their seed: patches/torch_xla/random-numbers."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+halves = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+
+
+@pytest.fixture(autouse=True)
+def short_seed():
+    """The seed is a chain of operators as long as what was drawn since the last sync."""
+    torch_xla.sync()
+
+
+def draws(tensor, operator):
+    """The shape and operands' types of the nodes of one operator in a tensor's IR: "f32[4,4]"."""
+    text = ir(tensor)
+    return [
+        (shape, re.search(rf"^{re.escape(first)} = (\w+)", text, re.MULTILINE)[1])
+        for shape, first in re.findall(rf"= (\S+) aten::{operator}\((%\d+)", text)
+    ]
+
+
+@fails_on_stock
+@halves
+def test_the_mask_of_dropout_is_drawn_in_float32(dtype):
+    assert draws(F.dropout(torch.ones(4, 4, dtype=dtype, device=DEVICE), 0.1), "bernoulli") == [("f32[4,4]", "f32")]
+
+
+@passes_on_stock
+def test_float32_is_as_in_stock():
+    x = torch.ones(4, 4, device=DEVICE)
+    assert draws(F.dropout(x, 0.1), "bernoulli") == [("f32[4,4]", "f32")]
+    assert draws(torch.rand(4, device=DEVICE), "uniform") == [("f32[4]", "f32")]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("p", (0.004, 0.001), ids=str)
+def test_bfloat16_dropout_drops_as_asked(p):
+    x = torch.ones(300_000, dtype=bf16, device=DEVICE)
+    dropped = (F.dropout(x, p) == 0).float().mean().item()
+    assert abs(dropped - p) < 6 * (p * (1 - p) / 300_000) ** 0.5
+
+
+@fails_on_stock
+@halves
+@pytest.mark.parametrize("low, high", ((0.0, 1.0), (-1.0, 2.0)))
+def test_uniform_numbers_are_below_the_upper_bound(dtype, low, high):
+    x = torch.empty(50_000, dtype=dtype, device=DEVICE).uniform_(low, high).cpu().float()
+    assert x.min() >= low and x.max() < high
+    assert abs(x.mean() - (low + high) / 2) < 0.03
+
+
+@fails_on_stock
+@halves
+def test_uniform_numbers_are_those_that_torch_draws(dtype):
+    found = torch.rand(100_000, dtype=dtype, device=DEVICE).cpu()
+    expected = torch.rand(100_000, dtype=dtype)
+    assert torch.equal(found.unique(), expected.unique())
+
+
+@passes_on_stock
+@halves
+def test_normal_numbers(dtype):
+    x = torch.randn(50_000, dtype=dtype, device=DEVICE).cpu().float()
+    assert x.dtype == f32 and abs(x.mean()) < 0.02 and abs(x.std() - 1) < 0.02
+
+
+@fails_on_stock
+@halves
+def test_bernoulli_of_probabilities(dtype):
+    p = torch.full((300_000,), 0.999, dtype=dtype, device=DEVICE)
+    exact = p[0].item()
+    drawn = torch.bernoulli(p)
+    assert drawn.dtype == dtype
+    assert abs(drawn.float().mean().item() - exact) < 6 * (exact * (1 - exact) / 300_000) ** 0.5 + 1e-9
+    assert abs(torch.empty_like(p).bernoulli_(0.999).float().mean().item() - 0.999) < 6e-4
+
+
+@fails_on_stock
+def test_gradient_of_dropout_has_the_mask():
+    x = torch.ones(10_000, dtype=bf16, device=DEVICE, requires_grad=True)
+    y = F.dropout(x, 0.004)
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu(), y.detach().cpu())
+    assert 0 < (y == 0).sum().item() < 200
+
+
+# ---- seeds
+
+
+@fails_on_stock
+def test_manual_seed():
+    def drawn(seed):
+        torch.manual_seed(seed)
+        return torch.rand(8, device=DEVICE).cpu()
+
+    assert torch.equal(drawn(3), drawn(3))
+    assert not torch.equal(drawn(3), drawn(4))
+    assert torch.equal(drawn(-1), drawn(2**64 - 1))
+
+
+@passes_on_stock
+def test_seed():
+    torch.manual_seed(3)
+    first = torch.rand(8, device=DEVICE).cpu()
+    torch.seed()
+    assert not torch.equal(torch.rand(8, device=DEVICE).cpu(), first)
+
+
+@passes_on_stock
+def test_manual_seed_of_the_cpu_is_as_ever():
+    torch.manual_seed(3)
+    first = torch.rand(8)
+    assert torch.equal(torch.manual_seed(3).initial_seed() * torch.ones(8), torch.full((8,), 3.0))
+    assert torch.equal(torch.rand(8), first)
+
+
+def output(program, **environment):
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stdout.split("\n")[:-1]
+
+
+@fails_on_stock
+def test_a_seed_from_before_the_runtime_runs():
+    program = """
+        import torch, torch_xla
+        torch.manual_seed({seed})
+        print(torch_xla._XLAC._xla_runtime_is_initialized())
+        print(torch.empty(2, device="xla").uniform_().tolist())
+        """
+    first, second, other = (output(program.format(seed=seed)) for seed in (7, 7, 8))
+    assert first == second != other
+    assert first[0] == "False"
+
+
+@passes_on_stock
+def test_a_forked_child_does_not_touch_the_runtime():
+    lines = output(
+        """
+        import os, torch, torch_xla
+        x = torch.rand(2, device="xla").cpu()
+        if os.fork() == 0:
+            torch.manual_seed(1)
+            print("seeded", flush=True)
+            os._exit(0)
+        os.wait()
+        """
+    )
+    assert lines == ["seeded"]
+
+
+@passes_on_stock
+def test_switched_off():
+    program = """
+        import torch, torch_xla
+        torch.manual_seed(7)
+        a = torch.rand(2, device="xla").cpu()
+        torch.manual_seed(7)
+        print(torch.equal(a, torch.rand(2, device="xla").cpu()))
+        """
+    assert output(program, CASTOFF_DISABLE="random-numbers") == ["False"]
