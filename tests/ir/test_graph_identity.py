@@ -358,7 +358,7 @@ def test_pixel_shuffle_is_views():
         """\
 %0 = f32[1,9,2,2] xla::device_data()
 %1 = f32[1,9,1,1,2,2] aten::view(%0)
-%2 = f32[1,9,2,1,2,1] aten::as_strided(%1)
+%2 = f32[1,9,2,1,2,1] aten::permute(%1)
 %3 = f32[1,9,2,2] aten::view(%2)
 return %3
 """,

@@ -76,9 +76,17 @@ def _quietly():
 
 
 def _pixel_shuffle(self, upscale_factor):
-    from torch._refs.nn.functional import pixel_shuffle  # much to import, and rarely wanted
-
-    return pixel_shuffle(self, upscale_factor).clone()
+    r = upscale_factor
+    if self.dim() < 3 or r <= 0 or self.shape[-3] % (r * r) != 0:  # noqa: PLR2004 - channels, height, width
+        raise RuntimeError(
+            f"pixel_shuffle expects a tensor (*, C * {r}^2, H, W) and a positive factor, got {tuple(self.shape)}"
+        )
+    *batch, channels, height, width = self.shape
+    first = len(batch)
+    split = torch.view_copy(self, [*batch, channels // (r * r), r, r, height, width])
+    order = [*range(first + 1), *(first + offset for offset in (3, 1, 4, 2))]
+    shape = [*batch, channels // (r * r), height * r, width * r]
+    return torch.view_copy(torch.permute_copy(split, order), shape)
 
 
 def _amp_update_scale(self, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval):
