@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Installs what ./build.sh built into fresh environments and runs every test.
+# Installs what ./build.sh built into fresh environments and tests it.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--keep DIR] [--pins LIST]
+#   ./build.sh --target cpu && ./ci/test.sh [--all] [--keep DIR] [--pins LIST]
 #
+# Without --all: the default pin. The linters, the unit tests, the tests of every topic on CPU-XLA and on the TPU
+# compiler, and on stock wheels those that must fail there.
+#
+#   --all        also everything else that CI proves: other pins, upstream's own tests, the C++ hunks, audits of
+#                models, benchmarks, the programs in README and docs
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one: "2.6 2.1" unless said otherwise,
 #                "" for none. With 2.6 the C++ hunks are proven and upstream's own tests are run.
@@ -20,9 +25,11 @@ unset PYTHONDONTWRITEBYTECODE
 usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
+all=
 pins='2.6 2.1'
 while [[ $# -gt 0 ]]; do
   case $1 in
+    --all) all=yes ;;
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --pins) pins=${2?--pins wants a list} && shift ;;
     -h | --help) usage && exit ;;
@@ -112,15 +119,18 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
 }
 
-pin_2.9() {
+rest_of_2.9() {
+  section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
+    -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
+    tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
+  section 'environment: oracle' environment oracle
+  section 'torch with its own grad_dtype: the same conformance tests' \
+    in_environment oracle tests/torch/test_grad_dtype_conformance.py
   section 'castoff audit: patched wheels' in_environment patched tests/audit
   section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
-  section 'the TPU compiler: environment' make_compiler
-  section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
-  section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
   section 'wide weight gradients on the TPU compiler' \
     .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
@@ -128,43 +138,45 @@ pin_2.9() {
   section 'castoff audit of a step function, beside stock and on the TPU compiler' .venv/bin/castoff audit \
     bench/tpu_step.py:step --python "$work/patched/bin/python" --stock-python "$work/stock/bin/python" --tpu v5e:2x2 \
     --max-casts 0
-  section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
   section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
   section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
   section 'the programs in the docs' in_environment patched tests/docs
-  section 'the cost of unused topics' \
-    .venv/bin/python bench/unused_topics.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-  section 'the cost of exact-casts and native-mul' \
-    .venv/bin/python bench/exact_casts.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-  section 'the cost and the accuracy of wide-weight-grad' \
-    .venv/bin/python bench/wide_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  local name
+  for name in unused_topics graph_identity exact_casts wide_weight_grad; do
+    section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
+      --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  done
 }
 
 other_pins() {
   for pin in $pins; do test_pin "$pin"; done
 }
 
+before_and_after() {
+  local on_2_1=()
+  [[ ! -d $work/patched-2.1 ]] ||
+    on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
+  section 'README: before and after' .venv/bin/python bench/before_after.py --check \
+    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python" "${on_2_1[@]}"
+}
+
 section 'lint' ci/lint.sh
 section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
-for kind in patched stock oracle; do
+for kind in patched stock; do
   section "environment: $kind" environment "$kind"
 done
 section 'the wheels' .venv/bin/python -m pytest -q tests/wheels
+section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'patched wheels' in_environment patched tests/torch tests/ir
 section 'stock wheels: what proves a difference must fail' in_environment stock --stock tests/ir tests/torch
-section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
-  -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
-  tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
-section 'torch with its own grad_dtype: the same conformance tests' \
-  in_environment oracle tests/torch/test_grad_dtype_conformance.py
-# Much of it takes one core, and the lanes share nothing.
-lanes pin_2.9 other_pins
-on_2_1=()
-[[ ! -d $work/patched-2.1 ]] ||
-  on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
-section 'README: before and after' \
-  .venv/bin/python bench/before_after.py --check --stock "$work/stock/bin/python" \
-  --patched "$work/patched/bin/python" "${on_2_1[@]}"
+section 'the TPU compiler: environment' make_compiler
+section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
+section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
+if [[ -n $all ]]; then
+  # Much of it takes one core, and the lanes share nothing.
+  lanes rest_of_2.9 other_pins
+  before_and_after
+fi
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"
 else
