@@ -7,6 +7,7 @@ The last thing that ``import torch_xla`` does is `_install_topics`. ``CASTOFF_DI
 import ctypes
 import functools
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import _castoff as _torch_castoff
 from . import version
 from ._castoff_topics import TOPICS
 
-__all__ = ["TOPICS", "install_kernels", "library"]
+__all__ = ["TOPICS", "install_kernels", "library", "untraced"]
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
@@ -55,6 +56,30 @@ def install_kernels(topic: str, *arguments: object, entry: str = "install") -> N
     error = function(*arguments)
     if error is not None:
         raise ImportError(f"castoff: {topic} cannot take its place: {error.decode()}")
+
+
+def untraced(function: Callable) -> Callable:
+    """A decorator: dynamo traces neither ``function`` nor what it calls.
+
+    For kernels in Python, which run under dynamo where torch.compile executes lazy tensors.
+    """
+    dynamo = torch._C._dynamo.eval_frame
+    if not hasattr(dynamo, "skip_code"):
+        skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
+        dynamo.set_code_exec_strategy(function.__code__, skip)
+        return function
+
+    # Before torch 2.7 only the frame itself can be skipped by its code.
+    @functools.wraps(function)
+    def call(*arguments: object) -> object:
+        outer = dynamo.set_eval_frame(None)
+        try:
+            return function(*arguments)
+        finally:
+            dynamo.set_eval_frame(outer)
+
+    dynamo.skip_code(call.__code__)
+    return call
 
 
 def _mismatch(what: str) -> str:

@@ -11,14 +11,9 @@ from typing import Optional
 
 import torch
 import torch_xla
-from torch._C._dynamo.eval_frame import (
-    _FrameAction,
-    _FrameExecStrategy,
-    set_code_exec_strategy,
-)
 
 from . import _castoff
-from ._hlo_module import Operand, computation, message, run
+from ._hlo_module import Operand, computation, message, precision, run
 
 __all__ = ["install"]
 
@@ -31,14 +26,14 @@ def _dot_computation(lhs: Operand, rhs: Operand, result: Operand, dimensions: tu
     return computation("dot", lhs, rhs, result, attributes, precision)
 
 
+@_castoff.untraced
 def _dot_general(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
     dimensions = tuple(map(tuple, (lhs_contracting, rhs_contracting, lhs_batch, rhs_batch)))
-    precision = torch_xla._XLAC._xla_get_mat_mul_precision()
-    if precision == "default":
+    if (asked := precision()) == "default":
         numbers = tuple(map(list, dimensions[:2])), tuple(map(list, dimensions[2:]))
         return torch_xla._XLAC._xla_dot_general(lhs, rhs, numbers, None, preferred_element_type)
     result = Operand(preferred_element_type, tuple(_sizes(lhs, rhs, *dimensions)))
-    made = _dot_computation(Operand.of(lhs), Operand.of(rhs), result, dimensions, precision)
+    made = _dot_computation(Operand.of(lhs), Operand.of(rhs), result, dimensions, asked)
     return run("dot_general", made, lhs, rhs)
 
 
@@ -113,10 +108,6 @@ def _dot_general_backward(ctx, grad):
     if lhs is not None:
         grads[1] = _gradient(grad, of_rhs, lhs, rhs_contracting, lhs_contracting, rhs_batch, lhs_batch, rhs_free)
     return tuple(grads)
-
-
-# Where torch.compile executes lazy tensors this runs under dynamo, which is not to trace it.
-set_code_exec_strategy(_dot_general.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def _keep_xnnpack_out() -> None:

@@ -13,14 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch_xla
-from torch._C._dynamo.eval_frame import (
-    _FrameAction,
-    _FrameExecStrategy,
-    set_code_exec_strategy,
-)
 
-from ._hlo_module import Operand, computation, message, run
+from . import _castoff
+from ._hlo_module import Operand, computation, message, precision, run
 
 __all__ = ["install"]
 
@@ -98,10 +93,9 @@ def _computation(
 
 def _run(lhs, rhs, dtype, sizes, window, numbers, feature_groups=1, batch_groups=1) -> torch.Tensor:
     """The HLO convolution of ``lhs`` with the kernel ``rhs``, of a result of ``dtype`` and ``sizes``."""
-    precision = torch_xla._XLAC._xla_get_mat_mul_precision()
     result = Operand(dtype, tuple(sizes))
     made = _computation(
-        Operand.of(lhs), Operand.of(rhs), result, window, numbers, feature_groups, batch_groups, precision
+        Operand.of(lhs), Operand.of(rhs), result, window, numbers, feature_groups, batch_groups, precision()
     )
     return run("convolution", made, lhs, rhs)
 
@@ -185,6 +179,7 @@ def _groups_to_outputs(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return weight.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
 
 
+@_castoff.untraced
 def _convolution(input, weight, stride, padding, dilation, transposed, output_padding, groups, preferred_element_type):
     geometry = _Geometry(input, weight.shape, stride, padding, dilation, transposed, output_padding, groups)
     if transposed:
@@ -218,6 +213,7 @@ def _check_grad(grad, input, weight_size, stride, padding, dilation, transposed,
     return geometry
 
 
+@_castoff.untraced
 def _convolution_weight_grad(
     grad, input, weight_size, stride, padding, dilation, transposed, groups, preferred_element_type
 ):
@@ -309,11 +305,6 @@ def _weight_grad_backward(ctx, weight):
     if grad is not None:
         of_input = _input_grad(ctx, grad, weight, input_size)
     return of_grad, of_input, *[None] * 7
-
-
-# Where torch.compile executes lazy tensors these run under dynamo, which is not to trace them.
-for _kernel in (_convolution, _convolution_weight_grad):
-    set_code_exec_strategy(_kernel.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
 
 
 def install() -> None:

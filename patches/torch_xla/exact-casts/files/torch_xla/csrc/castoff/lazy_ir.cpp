@@ -1,5 +1,5 @@
-// What torch's headers do not say about the IR of torch_xla 2.9.0. Everything here that another
-// build could have changed is in the first section.
+// What torch's headers do not say about the IR of torch_xla 2.6 to 2.9. Everything here that
+// another build could have changed is in the first section.
 
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 
@@ -24,14 +24,26 @@
 namespace castoff::lazy_ir {
 namespace {
 
-// ---- the ABI of torch_xla 2.9.0
+// ---- the ABI of torch_xla
 
-// GNU build ids of _XLAC.so in the wheels of torch_xla 2.9.0, for CPython 3.10 to 3.13.
-constexpr std::array<std::string_view, 4> kBuildIds = {
+// GNU build ids of _XLAC.so in the wheels that were tried.
+constexpr std::array<std::string_view, 12> kBuildIds = {
+    // 2.9.0, for CPython 3.10 to 3.13
     "8c5718ff11eb3cf53cbae6e899d3deced2e63d92",
     "54c22d4a890e14d6f69d8b9dc9b69c93bdb6e9da",
     "70180cc571356c5282557f9fab547c1caecf0290",
     "9549defee13c5f2335e0596cbd2529eadca2f34c",
+    // 2.8.1, for CPython 3.10 to 3.13
+    "fe2315918f996da7497de83a2ea39b85c283936d",
+    "9ff0f9a26e460839e889f8a21f463ccc27f73add",
+    "2b6ab5e912e08dfdd6ab997419c9ca69e54acb10",
+    "09899f205a690dc53e9d8a9182e5c679c07827d8",
+    // 2.7.0, for CPython 3.10 and 3.11
+    "d0bd47860e78183b7f9261a79ab5d71b4ad05344",
+    "44dc8788637185a5e348c7cd6f784465ad7bf981",
+    // 2.6.0, for CPython 3.10 and 3.11
+    "528569274b4b2bda9d541d73f94466707b520f99",
+    "0e802deae08ae22a719df8729a6a63ebddaaae2a",
 };
 
 // torch_xla's TensorImpl begins with a pointer to a LazyTensor.
@@ -332,8 +344,8 @@ const std::optional<std::string>& refusal() {
     if (std::find(kBuildIds.begin(), kBuildIds.end(), m.build_id) != kBuildIds.end()) {
       return std::nullopt;
     }
-    return "expected the _XLAC library of a torch_xla 2.9.0 wheel from PyPI, found one with "
-           "build id " +
+    return "expected the _XLAC library of a torch_xla wheel from PyPI, 2.6.0 to 2.9.0, found one "
+           "with build id " +
            (m.build_id.empty() ? "(none)" : m.build_id);
   }();
   return reason;

@@ -5,7 +5,7 @@
 // it is, in tensors that say float32, which it multiplies without a cast.
 
 #include <ATen/ThreadLocalPythonObjects.h>
-#include <c10/core/impl/PyInterpreterHooks.h>
+#include <c10/core/SafePyObject.h>
 
 #include <atomic>
 #include <memory>
@@ -61,9 +61,7 @@ struct Marks {
  private:
   Marks() : enable_(mark()), disable_(mark()) {}
 
-  static Mark mark() {
-    return std::make_shared<c10::SafePyObject>(nullptr, c10::impl::getGlobalPyInterpreter());
-  }
+  static Mark mark() { return std::make_shared<c10::SafePyObject>(nullptr, nullptr); }
 
   const std::string key_ = "castoff.native_mul";
   const Mark enable_, disable_;

@@ -68,7 +68,8 @@ variable_list WideNode::unpack() {
 }
 
 // All but tensors is part of the key, so the graph below can hold it as constants.
-void WideNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const {
+void WideNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args)
+    CASTOFF_COMPILED_ARGS_CONST {
   const Wants wanted = wants();
   args.collect(formula_->name());
   formula_->specialize(args);
@@ -79,28 +80,16 @@ void WideNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) co
   args.collect(saved_, /*is_output=*/true);
 }
 
-// Puts one call into the graph. Dynamo leaves it there as it is, and AOTAutograd traces through it.
 variable_list WideNode::apply_with_saved(const variable_list& grads,
                                          torch::dynamo::autograd::SwapSavedVariables& saved) {
-  namespace compiled = torch::dynamo::autograd;
-  const auto call = [formula = formula_, wanted = wants()](
-                        const variable_list& inputs, const std::vector<c10::IValue>& arguments) {
-    variable_list tensors;
-    for (const auto& argument : arguments) tensors.push_back(argument.toTensor());
-    return gradients(*formula, inputs, tensors, wanted);
-  };
-  const auto& compiler = compiled::getPyCompilerInterface();
   saved.before(saved_);
-  const variable_list tensors = unpack();
-  const std::string function =
-      compiler->bind_function(saved.get_py_compiler(), formula_->name(), call,
-                              std::vector<at::TypePtr>(tensors.size(), at::TensorType::get()),
-                              /*is_custom_function=*/true, /*is_traceable=*/true);
-  const auto metadata =
-      compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
-          compiled::get_input_metadata(next_edges()));
-  auto results = compiler->call_function(saved.get_py_compiler(), "apply_functional", function,
-                                         grads, {tensors.begin(), tensors.end()}, metadata);
+  auto results = put_into_graph(
+      formula_->name(),
+      [formula = formula_, wanted = wants()](const variable_list& inputs,
+                                             const variable_list& tensors) {
+        return gradients(*formula, inputs, tensors, wanted);
+      },
+      grads, unpack(), next_edges(), saved);
   saved.after(saved_);
   return results;
 }

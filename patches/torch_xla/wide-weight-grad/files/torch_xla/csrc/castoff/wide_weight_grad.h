@@ -17,9 +17,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
-#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 #include <torch_xla/csrc/castoff/kernels.h>
+#include <torch_xla/csrc/castoff/wide_weight_grad_versions.h>
 
 #include <atomic>
 #include <cstdint>
@@ -106,7 +106,8 @@ class WideNode final : public Node {
   std::string name() const override { return formula_->name(); }
   variable_list apply(variable_list&& grads) override;
   void release_variables() override;
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args)
+      CASTOFF_COMPILED_ARGS_CONST override;
   variable_list apply_with_saved(const variable_list& grads,
                                  torch::dynamo::autograd::SwapSavedVariables& saved) override;
 
