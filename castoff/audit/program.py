@@ -13,13 +13,13 @@ from typing import Any
 
 from castoff.audit import worker
 from castoff.audit.report import FORBIDDABLE, Report
+from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import AuditError
-from castoff.core.interpreter import Interpreter, active_python, find_interpreter
+from castoff.core.interpreter import Interpreter
 from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
-from castoff.tpu.environment import compiler_environment, results, stock_environment
 from castoff.tpu.program import fault_of, packages_of, parse_target
 
 
@@ -30,8 +30,8 @@ class Request:
     program: Path  # the file
     function: str  # the function in it that is one step
     calls: int = 2  # how often to call it; the last call counts
-    python: str | None = None  # the Python of the user's environment; the active one if None
-    topology: str | None = None  # the topology for the TPU compiler; None for none
+    python: str | None = None  # the Python of the user's environment; if None the active one, or one of dist/
+    topology: str | None = None  # the TPUs whose compiler is asked what it keeps; None for none
 
 
 def parse_request(target: str, calls: int, python: str | None, topology: str | None) -> Request:
@@ -85,15 +85,15 @@ def audit_program(
     Raises:
         CastoffError: What went wrong.
     """
-    here = _interpreter(request, context)
+    here = program_python(request.python, pin, context)
     environments: dict[str, tuple[Interpreter, dict[str, str]]] = {"here": (here, {})}
     if compare_stock or stock_python is not None:
-        python = stock_python or stock_environment(pin, here, indexes, context)
+        python = stock_python or Environments(context, indexes).stock(pin, here)
         more = {"CASTOFF_MORE_PACKAGES": os.pathsep.join(packages_of(here, context))}
         environments["stock"] = (Interpreter(here.version, python.absolute()), more)
     if request.topology is None:
         return {name: _audit(request, *where, context) for name, where in environments.items()}
-    with TpuCompiler(compiler_environment(pin, context), results(context.cache)) as compiler:
+    with TpuCompiler(Environments(context, indexes).tpu_compiler(pin), context.cache.tpu) as compiler:
         devices = compiler.devices(request.topology)
         reports = {}
         for name, (interpreter, more) in environments.items():
@@ -102,25 +102,13 @@ def audit_program(
     return reports
 
 
-def meta_program(request: Request, context: Context) -> dict[str, Any]:
-    """Run a user's function on the meta device and return the report.
+def meta_program(request: Request, pin: Pin, context: Context) -> dict[str, Any]:
+    """Run a user's function on the meta device and return what was found.
 
     Raises:
         CastoffError: What went wrong.
     """
-    return _run("meta", request, _interpreter(request, context), {}, context)
-
-
-def _interpreter(request: Request, context: Context) -> Interpreter:
-    found = find_interpreter(request.python or active_python(), context.runner)
-    if found.path is None:
-        raise AuditError(
-            "there is no Python to run the program with",
-            expected="an environment with torch, active or given with --python",
-            found="no Python",
-            next_step="Activate the environment, or give the path of its python with --python.",
-        )
-    return found
+    return _run("meta", request, program_python(request.python, pin, context), {}, context)
 
 
 def _audit(request: Request, interpreter: Interpreter, more: Mapping[str, str], context: Context) -> Report:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.build.fetch import BaseWheel
-from castoff.build.objects import Headers, Library, Unit, content_hash, json_hash, link
+from castoff.build.objects import Headers, Library, Unit, content_hash, json_hash, make_libraries
 from castoff.core.cache import Cache
 from castoff.core.context import Context
 from castoff.core.errors import CompileError, MachineError, RepackError
@@ -235,7 +235,9 @@ def compile_overlays(
         missing = {key: job for key, job in jobs.items() if not cache.overlay(key).is_dir()}
         if missing:
             scratch = locked.enter_context(cache.scratch(f"overlay-{next(iter(missing))}"))
-            link([job.library(scratch / key) for key, job in missing.items()], compiler.path, scratch, context)
+            make_libraries(
+                [job.library(scratch / key) for key, job in missing.items()], compiler.path, scratch, context
+            )
             for key in missing:
                 cache.keep_folder(cache.overlay(key), scratch / key)
             cache.trim(cache.overlays, most=_MOST_OVERLAYS)

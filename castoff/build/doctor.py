@@ -18,7 +18,7 @@ from rich.text import Text
 
 from castoff.core.context import Context
 from castoff.core.errors import MachineError
-from castoff.core.interpreter import find_interpreter
+from castoff.core.interpreter import Interpreter
 
 MODULE = Path("patches/torch_xla/kill-switch/files/castoff_doctor.py")
 """The examination, in castoff's tree."""
@@ -36,7 +36,7 @@ class Finding:
     next_step: str  # what to do about it
 
 
-def examine(root: Path, python: str | None, require_tpu: bool, context: Context) -> tuple[bool, list[Finding]]:
+def examine(root: Path, python: Interpreter, require_tpu: bool, context: Context) -> tuple[bool, list[Finding]]:
     """Examine an environment.
 
     Args:
@@ -49,25 +49,18 @@ def examine(root: Path, python: str | None, require_tpu: bool, context: Context)
         Whether there are no problems, and the findings.
 
     Raises:
-        MachineError: There is no such Python, or the examination did not finish.
+        MachineError: The examination did not come to its end.
     """
-    path = find_interpreter(python, context.runner).path if python else None
-    if path is None:
-        raise MachineError(
-            "there is no environment to examine",
-            expected="an active environment, or the path of its python with --python",
-            found="no Python" if python is None else f"no {python}",
-            next_step="Activate the environment that has the wheels, or give its Python with --python.",
-        )
-    command: list[str | Path] = [path, root / MODULE, "--json", *(["--require-tpu"] if require_tpu else [])]
+    assert python.path is not None
+    command: list[str | Path] = [python.path, root / MODULE, "--json", *(["--require-tpu"] if require_tpu else [])]
     completed = context.runner.run(command, name="doctor", check=False)
     try:
         answer = json.loads(completed.output.splitlines()[-1])
         return bool(answer["well"]), [Finding(**row) for row in answer["findings"]]
     except (IndexError, ValueError, TypeError, KeyError) as error:
         raise MachineError(
-            f"{path} could not be examined",
-            expected="the examination prints its findings at the end",
+            f"{python.path} could not be examined",
+            expected="the examination ends with its findings",
             found=completed.tail,
             next_step=f"Read the whole log: {completed.log}",
         ) from error

@@ -13,8 +13,9 @@ from packaging.requirements import Requirement
 
 from castoff.build.compile import Overlay
 from castoff.build.fetch import BaseWheel, file_sha256
+from castoff.build.install import requirements
 from castoff.build.repack import PatchedWheel
-from castoff.build.verify import Verified, requirements
+from castoff.build.verify import Verified
 from castoff.core.errors import VerifyError
 from castoff.model.pin import PROJECTS, Pin
 from castoff.model.topics import Topic

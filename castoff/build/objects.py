@@ -12,12 +12,11 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from castoff.core.cache import Cache
+from castoff.core.cache import Cache, link
 from castoff.core.context import Context
 from castoff.core.errors import CompileError
 from castoff.core.runner import Completed
@@ -124,7 +123,7 @@ class Library:
     libraries: Sequence[Path]  # to link with, after the objects
 
 
-def link(libraries: Sequence[Library], compiler: Path, folder: Path, context: Context) -> None:
+def make_libraries(libraries: Sequence[Library], compiler: Path, folder: Path, context: Context) -> None:
     """Compile what is not in the cache and link, everything in one run of ninja.
 
     Args:
@@ -164,16 +163,13 @@ def _place(cache: Cache, key: str) -> Path:
 
 
 def _taken(cache: Cache, key: str, folder: Path) -> Path | None:
-    """Take an object from the cache, if it has it, as a link that stays when the cache is trimmed."""
-    target = folder / f"{key}.o"
+    """Take an object from the cache, if it is there, by a link that stays when the cache is trimmed."""
     try:
         os.utime(_place(cache, key))  # used now
-        target.hardlink_to(_place(cache, key))
+        link(_place(cache, key), folder / f"{key}.o")
     except FileNotFoundError:
         return None
-    except OSError:  # a file system without hard links
-        shutil.copy2(_place(cache, key), target)
-    return target
+    return folder / f"{key}.o"
 
 
 def _write_ninja(

@@ -29,10 +29,10 @@ from castoff.build.manifest import (
 )
 from castoff.build.output_folder import Workplace, workplace
 from castoff.build.plan import Plan, Request, plan_build
-from castoff.build.recorded import link, reuse
+from castoff.build.recorded import reuse
 from castoff.build.repack import PatchedWheel, repack, with_overlay
 from castoff.build.verify import verify_all
-from castoff.core.cache import Cache
+from castoff.core.cache import Cache, link
 from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.places import cache_root

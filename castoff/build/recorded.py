@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from castoff.build.output_folder import Workplace
 from castoff.build.plan import Plan, Request
 from castoff.build.repack import PatchedWheel
 from castoff.build.verify import Verified, verify_all
+from castoff.core.cache import link
 from castoff.core.console import Console
 from castoff.core.context import command_context
 from castoff.core.errors import MachineError, VerifyError
@@ -42,16 +42,14 @@ def reuse(
     place: Workplace,
     console: Console,
 ) -> tuple[list[PatchedWheel], Verified] | None:
-    """Reuse the wheels of another target with the same inputs: the wheels do not depend on the target.
+    """Take over wheels that were made from the same, for this target or another: they do not depend on it.
 
     Returns:
-        The wheels, as hard links with their hashes checked, and what was verified; None if no other
-        output folder has them.
+        The wheels, as hard links and their hashes checked, and what was verified of them; None if no output
+        folder has them.
     """
     key = wheels_key(plan.pin, plan.version, plan.topics, list(overlays.values()), list(bases.values()))
     for folder in sorted(request.out.glob(f"{plan.pin.name}-*")):
-        if folder == plan.target:
-            continue
         try:
             recorded = read_manifest(folder / "manifest.json")
             if recorded.key != key:
@@ -70,14 +68,6 @@ def reuse(
             continue
         return wheels, recorded.verified
     return None
-
-
-def link(source: Path, target: Path) -> None:
-    """Link a file to a second path; copy it if the file system has no hard links."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def verify_folder(

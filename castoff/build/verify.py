@@ -10,7 +10,6 @@ from __future__ import annotations
 import email.parser
 import json
 import os
-import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +19,21 @@ from typing import NoReturn
 from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.policy import WheelPolicies
-from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from castoff.build.compile import Overlay, TorchTree, overlay_name
+from castoff.build.install import (
+    Install,
+    copy_environment,
+    lay_wheel,
+    make_environment,
+    requirements,
+    upstream_environment,
+)
 from castoff.build.repack import PatchedWheel
 from castoff.core.context import Context
-from castoff.core.errors import CommandError, VerifyError
+from castoff.core.errors import CommandError, FetchError, VerifyError
 from castoff.core.interpreter import Interpreter
-from castoff.core.pipconfig import current_uv_environment
 from castoff.core.runner import Runner
 from castoff.core.tools import tool
 from castoff.formats.elf import VersionedSymbol, defined_symbols, needed_libraries, needed_versions, relocation_slots
@@ -287,7 +292,7 @@ def verify_installed(
                 next_step="Interpose another function, one that `readelf -rW` lists for these libraries.",
             )
     with context.cache.lock("verify"), context.cache.scratch("verify") as scratch:
-        python = install(wheels, interpreter.path, scratch, context.runner)
+        python = _install(wheels, interpreter, scratch / "venv", context)
         answer = _ask_probe(python, slots, scratch, context.runner)
     for wheel in wheels:
         version, path = answer.imported[wheel.project]
@@ -296,6 +301,30 @@ def verify_installed(
     check_slots(answer.slots)
     context.console.note(f"{len(counts)} interposed symbols lead to the overlay; pip check and import succeed")
     return Verified(True, "", counts)
+
+
+def _install(wheels: Sequence[PatchedWheel], interpreter: Interpreter, folder: Path, context: Context) -> Path:
+    """Install the wheels and what they require; return the Python."""
+    try:
+        needed = [line for wheel in wheels for line in requirements(wheel.path)]
+        bases = [wheel.base for wheel in wheels]
+        upstream = upstream_environment(bases, needed, interpreter, indexes=(), context=context)
+
+        def fill(python: Path, _: Install) -> None:
+            copy_environment(upstream, python)
+            for wheel in wheels:
+                lay_wheel(wheel.path, wheel.base.path, python)
+
+        python = make_environment("verify", [], interpreter, "the wheels", fill=fill, context=context, folder=folder)
+        context.runner.run([tool("uv"), "pip", "check", "--python", python], name="check")
+    except (CommandError, FetchError) as error:
+        raise VerifyError(
+            "the wheels cannot be installed",
+            expected="uv installs what they require, and `uv pip check` finds no conflict",
+            found=error.found,
+            next_step=f"{error.next_step}. Without a package index, give --no-verify-install.",
+        ) from error
+    return python
 
 
 def check_slots(slots: dict[str, dict[str, list[str]]]) -> None:
@@ -318,64 +347,6 @@ def check_slots(slots: dict[str, dict[str, list[str]]]) -> None:
                     found=f"it calls it in {', '.join(wrong)}",
                     next_step="Check that nothing else (such as LD_PRELOAD) loads torch's libraries before torch does.",
                 )
-
-
-def install(wheels: Sequence[PatchedWheel], interpreter: Path, scratch: Path, runner: Runner) -> Path:
-    """Install wheels and what they require into a scratch environment.
-
-    Args:
-        wheels: The wheels of torch and torch_xla.
-        interpreter: The CPython to make it with.
-        scratch: An empty folder for it.
-        runner: Runs uv.
-
-    Returns:
-        Its Python.
-
-    Raises:
-        VerifyError: They do not install.
-    """
-    environment = current_uv_environment(runner)
-    uv = tool("uv")
-    python = scratch / "venv" / "bin" / "python"
-    listed = scratch / "requirements.txt"
-    ours = {canonicalize_name(wheel.project) for wheel in wheels}
-    needed = [line for wheel in wheels for line in requirements(wheel.path) if Requirement(line).name not in ours]
-    listed.write_text("".join(f"{line}\n" for line in needed), encoding="utf-8")
-    paths = [wheel.path for wheel in wheels]
-    # Dependencies are hard links into uv's own cache. Our wheels must not be, as 2 GB would stay in
-    # it for each build, so they go through a temporary cache.
-    own_cache = scratch / "uv"
-    install: list[str | Path] = [uv, "pip", "install", "--python", python]
-    commands: list[tuple[str, list[str | Path]]] = [
-        ("venv", [uv, "venv", "--no-project", "--python", interpreter, scratch / "venv"]),
-        ("dependencies", [*install, "--requirement", listed]),
-        ("install", [*install, "--no-deps", "--offline", "--cache-dir", own_cache, *paths]),
-        ("check", [uv, "pip", "check", "--python", python]),
-    ]
-    for name, command in commands:
-        try:
-            runner.run(command, name=name, env=environment, cwd=scratch)
-        except CommandError as error:
-            raise VerifyError(
-                "the wheels cannot be installed",
-                expected=f"`{shlex.join(map(str, command))}` succeeds",
-                found=error.found,
-                next_step=f"{error.next_step}. Without a package index, give --no-verify-install.",
-            ) from error
-    return python
-
-
-def requirements(wheel: Path) -> list[str]:
-    """Return the requirements of a wheel from METADATA, without those of extras.
-
-    Args:
-        wheel: The file.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = email.parser.BytesParser().parsebytes(archive.read(f"{dist_info(archive.namelist())}/METADATA"))
-    lines = [str(line) for line in metadata.get_all("Requires-Dist", [])]
-    return [line for line in lines if "extra ==" not in str(Requirement(line).marker or "")]
 
 
 def _ask_probe(python: Path, slots: dict[str, dict[str, tuple[int, ...]]], scratch: Path, runner: Runner) -> _Answer:

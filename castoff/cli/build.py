@@ -14,6 +14,7 @@ from castoff.cli.boundary import boundary
 from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, VerboseOption
 from castoff.core.console import Console
 from castoff.core.places import ROOT
+from castoff.model.pin import DEFAULT_PIN
 from castoff.upstream.commands import compare_upstream_tests
 
 app = typer.Typer()
@@ -22,7 +23,7 @@ app = typer.Typer()
 @app.command("build")
 def build_command(
     target: Annotated[Target, typer.Option(help="What the wheels are for.")],
-    pin: Annotated[str, typer.Option(help="The pair of upstream releases to start from; see pins/.")] = "2.9",
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases to start from; see pins/.")] = DEFAULT_PIN,
     python: Annotated[
         str | None,
         typer.Option(

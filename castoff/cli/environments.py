@@ -11,6 +11,7 @@ import typer
 from castoff.audit import program as audit_program
 from castoff.audit import show as audit_show
 from castoff.build import doctor
+from castoff.build.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
 from castoff.cli.options import (
     CallsOption,
@@ -23,19 +24,50 @@ from castoff.cli.options import (
 )
 from castoff.core.console import Console
 from castoff.core.context import command_context
-from castoff.core.interpreter import active_python
 from castoff.core.places import ROOT
-from castoff.model.pin import load_pin
+from castoff.model.pin import DEFAULT_PIN, load_pin
 
 app = typer.Typer()
+
+
+_KINDS = "".join(f"\n\n{kind.value}: {about}." for kind, about in ABOUT.items())
+
+
+@app.command("env", help=f"Make an environment in seconds, or take it from the cache, and print its Python.{_KINDS}")
+def env_command(
+    kind: Annotated[Kind, typer.Argument(help="What is in it.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Where to make it.", show_default="castoff's cache, which keeps it"),
+    ] = None,
+    pin: PinOption = DEFAULT_PIN,
+    dist: Annotated[
+        Path | None,
+        typer.Option(help="The folder with the patched wheels.", show_default="dist/<pin>-cpu; tpu: dist/<pin>-tpu"),
+    ] = None,
+    index: IndexOption = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
+) -> None:
+    """Make an environment."""
+    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        with command_context(console) as context:
+            environments = Environments(context, tuple(index or ()))
+            python = environments.make(kind, load_pin(ROOT / "pins", pin), folder=folder, dist=dist)
+        console.result(str(python), {"python": str(python)})
 
 
 @app.command("doctor")
 def doctor_command(
     python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The Python of the environment to examine.", show_default="the active one"),
+        typer.Option(
+            metavar="PATH",
+            help="The Python of the environment to look at.",
+            show_default="the active one, or one with the wheels in dist",
+        ),
     ] = None,
+    pin: PinOption = DEFAULT_PIN,
     require_tpu: Annotated[bool, typer.Option("--require-tpu", help="Count a missing TPU as a fault.")] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
@@ -46,7 +78,8 @@ def doctor_command(
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         with command_context(console) as context:
-            well, findings = doctor.examine(ROOT, python or active_python(), require_tpu, context)
+            here = program_python(python, load_pin(ROOT / "pins", pin), context)
+            well, findings = doctor.examine(ROOT, here, require_tpu, context)
         verdict = "no problems found" if well else "problems found"
         data: dict[str, object] = {"well": well, "findings": [asdict(finding) for finding in findings]}
         console.result(f"{doctor.report(findings)}\n{verdict}", data)
@@ -96,7 +129,7 @@ def audit_command(
     ] = False,
     python: ProgramPythonOption = None,
     calls: CallsOption = 2,
-    pin: PinOption = "2.9",
+    pin: PinOption = DEFAULT_PIN,
     index: IndexOption = None,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
@@ -115,7 +148,7 @@ def audit_command(
         audit_program.check_kinds(forbid or ())
         with command_context(console) as context:
             if meta:
-                found = audit_program.meta_program(request, context)
+                found = audit_program.meta_program(request, load_pin(ROOT / "pins", pin), context)
                 faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)
             else:
                 reports = audit_program.audit_program(

@@ -51,7 +51,11 @@ InstallOption = Annotated[
 
 ProgramPythonOption = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="The Python of the environment to run it in.", show_default="the active one"),
+    typer.Option(
+        metavar="PATH",
+        help="The Python of the environment to run it in.",
+        show_default="the active one, or one with the wheels in dist",
+    ),
 ]
 CallsOption = Annotated[
     int,

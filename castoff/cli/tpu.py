@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from castoff.build.environments import Environments
 from castoff.cli.boundary import boundary
 from castoff.cli.options import (
     CallsOption,
@@ -19,9 +20,8 @@ from castoff.cli.options import (
 from castoff.core.console import Console
 from castoff.core.context import command_context
 from castoff.core.places import ROOT
-from castoff.model.pin import load_pin
+from castoff.model.pin import DEFAULT_PIN, load_pin
 from castoff.tpu import program as tpu_program
-from castoff.tpu.environment import compiler_environment, results
 
 app = typer.Typer(help="The TPU compiler, on a machine without a TPU.", no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def tpu_compile_command(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="An option of XLA or libtpu. May be given more than once."),
     ] = None,
-    pin: PinOption = "2.9",
+    pin: PinOption = DEFAULT_PIN,
     index: IndexOption = None,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
@@ -69,14 +69,14 @@ def tpu_compile_command(
 
 @app.command("environment")
 def tpu_environment_command(
-    pin: PinOption = "2.9", verbose: VerboseOption = False, json_lines: JsonOption = False
+    pin: PinOption = DEFAULT_PIN, verbose: VerboseOption = False, json_lines: JsonOption = False
 ) -> None:
     """Make the TPU compiler's environment if it does not exist, and print its Python and the folder of results.
 
     Tests that compile for TPUs read the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
-        python = compiler_environment(load_pin(ROOT / "pins", pin), context)
-        folder = results(context.cache)
+        python = Environments(context).tpu_compiler(load_pin(ROOT / "pins", pin))
+        folder = context.cache.tpu
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
         console.result(text, {"python": str(python), "results": str(folder)})

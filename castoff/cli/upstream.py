@@ -10,6 +10,7 @@ import typer
 from castoff.cli.boundary import boundary
 from castoff.cli.options import IndexOption, JsonOption, Project, VerboseOption
 from castoff.core.console import Console
+from castoff.model.pin import DEFAULT_PIN
 from castoff.upstream.commands import make_checkout, refresh_topic, update_checkout
 from castoff.upstream.drift import show_drift
 from castoff.upstream.new_pin import new_pin
@@ -70,8 +71,8 @@ def drift_command(
 
 @app.command("checkout")
 def checkout_command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An empty folder, or one that does not exist.")],
-    pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = "2.9",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
+    pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = DEFAULT_PIN,
     project: Annotated[Project, typer.Option(help="Which of the two.")] = Project.TORCH,
     update: Annotated[
         bool, typer.Option("--update", help="If it exists, bring it up to date with the topics.")

@@ -7,6 +7,7 @@ can run at the same time, and a killed one leaves nothing that looks finished.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,14 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from castoff.core.console import Console
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a file in a second place, without a copy where the file system can."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 class Cache:
@@ -44,6 +53,16 @@ class Cache:
     def overlays(self) -> Path:
         """The folder of all compiled overlays."""
         return self.root / "overlays"
+
+    @property
+    def environments(self) -> Path:
+        """The folder of all environments."""
+        return self.root / "environments"
+
+    @property
+    def tpu(self) -> Path:
+        """The folder of what the TPU compiler answered."""
+        return self.root / "tpu"
 
     @property
     def objects(self) -> Path:
@@ -126,18 +145,21 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         finished.replace(path)
 
-    def trim(self, folder: Path, *, most: int) -> None:
-        """Remove the least recently used entries of a folder of the cache.
+    def trim(self, folder: Path, *, most: int, unused: float = 0) -> None:
+        """Remove what was not used for longest from a folder of the cache.
 
         Args:
             folder: The folder.
-            most: The number of entries to keep.
+            most: How many entries stay.
+            unused: For how many seconds what goes must have been unused.
         """
         entries = []
         for path in folder.iterdir() if folder.is_dir() else ():
             with suppress(FileNotFoundError):  # another build removed it at the same time
                 entries.append((path.stat().st_mtime_ns, path))
-        for _, path in sorted(entries, reverse=True)[most:]:
+        for used, path in sorted(entries, reverse=True)[most:]:
+            if used > (time.time() - unused) * 1e9:
+                continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -11,6 +11,8 @@ from pydantic import Field, Strict, model_validator
 from castoff.core.errors import PinError
 from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique, wrong
 
+DEFAULT_PIN = "2.9"
+
 PROJECTS = ("torch", "torch_xla")
 """The projects that castoff patches, in the order in which they are built."""
 

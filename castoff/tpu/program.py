@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import CastoffError, TpuError
-from castoff.core.interpreter import Interpreter, active_python, find_interpreter
+from castoff.core.interpreter import Interpreter
 from castoff.core.runner import Completed
 from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu import trace
 from castoff.tpu.client import Compiled, TpuCompiler
-from castoff.tpu.environment import compiler_environment, results, stock_environment
 from castoff.tpu.normalize import normalize
 
 _TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
@@ -133,8 +133,8 @@ def compile_program(
     Args:
         request: The request of the user.
         pin: The pin whose TPU compiler it is.
-        python: The Python of the user's environment; the active one if None.
-        compare_stock: Whether to do the same with stock wheels.
+        python: The Python of the user's environment; if None the active one, or else one with the wheels in dist/.
+        compare_stock: Whether to do the same under stock wheels.
         indexes: Package indexes to fetch stock wheels from, besides pip's own.
         context: The cache, the runner and the console.
 
@@ -144,11 +144,12 @@ def compile_program(
     Raises:
         CastoffError: What went wrong.
     """
-    here = find_interpreter(python or active_python(), context.runner)
+    here = program_python(python, pin, context)
     with context.console.step("compiler", f"libtpu {pin.for_tpu().libtpu}, ahead of time"):
-        compiler_python = compiler_environment(pin, context)
-        stock = stock_environment(pin, here, indexes, context) if compare_stock else None
-    with TpuCompiler(compiler_python, results(context.cache)) as compiler:
+        environments = Environments(context, indexes)
+        compiler_python = environments.tpu_compiler(pin)
+        stock = environments.stock(pin, here) if compare_stock else None
+    with TpuCompiler(compiler_python, context.cache.tpu) as compiler:
         devices = compiler.devices(request.topology)
         steps = {"here": _step(request, here, {}, devices, compiler=compiler, context=context)}
         if stock is not None:
@@ -195,13 +196,7 @@ def _trace(
     request: Request, interpreter: Interpreter, more: Mapping[str, str], devices: int, context: Context
 ) -> tuple[dict[str, object], list[trace.Graph]]:
     """Run the script in the user's environment; return its answer and the graphs."""
-    if interpreter.path is None:
-        raise TpuError(
-            "there is no Python to trace the program with",
-            expected="an environment with torch_xla, active or given with --python",
-            found="no Python",
-            next_step="Activate the environment, or give the path of its python with --python.",
-        )
+    assert interpreter.path is not None
     with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
         graphs = Path(folder) / "graphs"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from castoff.build.fetch import fetch_wheel
-from castoff.build.manifest import Recorded, read_manifest
-from castoff.build.repack import PatchedWheel
-from castoff.build.verify import install
+from castoff.build.environments import Environments
+from castoff.build.manifest import read_manifest
 from castoff.core.console import Console
-from castoff.core.context import Context, command_context
-from castoff.core.errors import MachineError
+from castoff.core.context import command_context
 from castoff.core.interpreter import find_interpreter
 from castoff.core.places import ROOT
-from castoff.model.pin import Pin, load_pin
+from castoff.model.pin import load_pin
 from castoff.model.topics import load_topics, select
 from castoff.upstream.checkout import checkout, update
 from castoff.upstream.own_tests import SUITES, Runs, check, compare, counts, install_tools
@@ -128,10 +125,11 @@ def compare_upstream_tests(
                 source = scratch / "torch"
                 checkout(pin, "torch", (), source, context)
             with console.step("install", "stock and patched wheels"):
-                stock = stock or _environment(pin, recorded, None, scratch / "stock", indexes=indexes, context=context)
-                patched = patched or _environment(
-                    pin, recorded, built, scratch / "patched", indexes=indexes, context=context
-                )
+                environments = Environments(context, indexes, root)
+                only = {project: wheel.base_sha256 for project, wheel in recorded.wheels.items()}
+                interpreter = find_interpreter(recorded.python, context.runner)
+                stock = stock or environments.stock(pin, interpreter, only=only)
+                patched = patched or environments.patched(built.absolute())
                 tools = install_tools(stock, context)
             with console.step("tests", f"upstream's own, of torch {pin.torch.version}"):
                 runs = Runs(source.absolute() / "test", tools, context.runner)
@@ -144,24 +142,3 @@ def compare_upstream_tests(
         f"{tests} of upstream's tests have the same outcome on stock and patched wheels; {failing} fail on both",
         {"tests": tests, "failing": failing, "differences": 0},
     )
-
-
-def _environment(
-    pin: Pin, recorded: Recorded, built: Path | None, scratch: Path, *, indexes: Sequence[str], context: Context
-) -> Path:
-    """Install the patched wheels of a folder, or the stock ones that they were made from; return the Python."""
-    interpreter = find_interpreter(recorded.python, context.runner)
-    if interpreter.path is None:
-        raise MachineError(
-            f"there is no CPython {recorded.python} to run the tests with",
-            expected=f"CPython {recorded.python} on PATH",
-            found="none",
-            next_step="Install it, or give the interpreters of two environments with --environments.",
-        )
-    wheels = []
-    for project, wheel in recorded.wheels.items():
-        base = fetch_wheel(pin, project, recorded.python, indexes=indexes, context=context, only=wheel.base_sha256)
-        path = base.path if built is None else built / wheel.file
-        wheels.append(PatchedWheel(project, path, wheel.version, wheel.sha256, base, {}, (), ()))
-    scratch.mkdir()
-    return install(wheels, interpreter.path, scratch, context.runner)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from castoff.build.apply import CHECKOUT_ONLY_SUFFIXES, Fit, try_topics
+from castoff.build.environments import TEST_TOOLS
 from castoff.build.fetch import fetch_release
 from castoff.build.package_index import find_release
 from castoff.core.console import Console
@@ -29,9 +30,6 @@ from castoff.core.runner import environment_for_tests
 from castoff.core.tools import tool
 from castoff.model.pin import PROJECTS, Pin, load_pin
 from castoff.model.topics import Topic, load_topics
-
-TEST_TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
-"""The packages that the topics' tests need, in the versions of the lock file."""
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _VERSION_OF_TREE = {

@@ -14,25 +14,23 @@ import fnmatch
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from castoff.build.apply import apply_to_checkout, try_topics
+from castoff.build.environments import Environments
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
 from castoff.core.errors import ApplyError, StageError, TopicError
-from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique
-from castoff.core.tools import tool
 from castoff.model.pin import load_pin
 from castoff.model.topics import CPP_SUFFIXES, Topic, load_topics
 from castoff.upstream.checkout import topic_commits
-from castoff.upstream.drift import TEST_TOOLS, best_pins, fetch_ref, version_of_tree
+from castoff.upstream.drift import best_pins, fetch_ref, version_of_tree
 from castoff.upstream.repository import Repository
 from castoff.upstream.style import conform
 
@@ -372,17 +370,17 @@ def stage(
         repository.git("clone", "--quiet", "--shared", "--no-checkout", checkout, tree)
         copy = Repository(tree, context.runner)
         copy.git("checkout", "--quiet", "--detach", base)
-        with _environment(python, root, scratch, context, project=found[0].project, version=version) as chosen:
-            staged = _stage_all(
-                recipes,
-                tree,
-                version,
-                python=chosen,
-                stock=stock.absolute() if stock is not None else None,
-                compile_cpp=compile_cpp,
-                author=author,
-                context=context,
-            )
+        chosen = _environment(python, version, found[0].project, root, context)
+        staged = _stage_all(
+            recipes,
+            tree,
+            version,
+            python=chosen,
+            stock=stock.absolute() if stock is not None else None,
+            compile_cpp=compile_cpp,
+            author=author,
+            context=context,
+        )
         files = _write(out, staged, base, version, copy)
         repository.git("fetch", "--quiet", tree, f"HEAD:refs/heads/{branch}")
         if push is not None:
@@ -540,38 +538,27 @@ def _setting(repository: Repository, name: str) -> str:
     return repository.one("config", "--default", "", "--get", name)
 
 
-@contextmanager
-def _environment(
-    python: Path | None, root: Path, scratch: Path, context: Context, *, project: str, version: str
-) -> Iterator[Path]:
-    """Provide the interpreter for the staged tests: the user's, or one with the wheels in dist/."""
-    if python is not None:
-        yield python.absolute()
-        return
-    built = root / "dist" / f"{'.'.join(version.split('.')[:2])}-cpu"
-    wheels = sorted(built.glob("*.whl"))
-    if not wheels:
-        raise StageError(
-            f"there are no wheels to run the tests with in {built}",
-            expected="those that `./build.sh --target cpu --pin …` makes for this release",
-            found="none",
-            next_step="Build them, or give the Python of an environment that has the topic with --python.",
-        )
-    uv, made = tool("uv"), scratch / "venv" / "bin" / "python"
-    install: list[str | Path] = [uv, "pip", "install", "--python", made]
-    lock: list[str | Path] = ["--constraint", root / "ci" / "requirements.lock"]
+def _environment(python: Path | None, version: str, project: str, root: Path, context: Context) -> Path:
+    """Return the interpreter to run the staged tests with: the user's, or one with the wheels in dist/.
+
+    Raises:
+        StageError: It has another release of the project than the tree.
+    """
     minor = ".".join(version.split(".")[:2])
-    stock = [f"torch=={version}"] if project == "torch" else [f"torch=={minor}.*", f"torch_xla=={version}", "numpy"]
-    commands: list[list[str | Path]] = [
-        [uv, "venv", "--no-project", scratch / "venv"],
-        # With the stock wheel first, its requirements are hard links into uv's cache.
-        [*install, *lock, *stock, *TEST_TOOLS],
-        [*install, "--no-deps", "--offline", "--cache-dir", scratch / "uv", *wheels],
-    ]
-    with context.console.step("install", str(built)):
-        for command in commands:
-            context.runner.run(command, name="stage-install", env=current_uv_environment(context.runner))
-    yield made
+    if python is None:
+        dist = root / "dist" / f"{minor}-cpu"
+        context.console.note(f"the tests run in an environment with the wheels in {dist}")
+        return Environments(context, root=root).patched(dist)
+    ask = f"import importlib.metadata; print(importlib.metadata.version({project!r}))"
+    found = context.runner.run([python, "-c", ask], name="ask-release", check=False).output.strip()
+    if not found.startswith(f"{minor}."):
+        raise StageError(
+            f"{python} has another {project} than the tree",
+            expected=f"{project} {minor}, as the tree says ({version})",
+            found=found.splitlines()[-1] if found else "no such package",
+            next_step=f"Name an environment of that release: .venv/bin/castoff env patched --pin {minor}",
+        )
+    return python.absolute()
 
 
 _ASK_TORCH = "import os, torch; print(os.path.dirname(torch.__file__)); print(int(torch._C._GLIBCXX_USE_CXX11_ABI))"

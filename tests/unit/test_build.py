@@ -354,6 +354,7 @@ def test_an_error_says_expected_found_and_next(request_: Request) -> None:
 def test_a_file_size_limit(request_: Request) -> None:
     assert _run(request_).returncode == 0
     before = _contents(request_.out / "2.9-cpu")
+    (request_.root / "patches/torch/answer/files/torch/_answer.py").write_text("answer = 43\n")
     completed = _run(request_, prefix=("prlimit", "--fsize=4096"))
     assert completed.returncode == 21, completed.stderr
     assert "error    " in completed.stderr

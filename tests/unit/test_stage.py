@@ -9,7 +9,7 @@ import pytest
 from made_up import PATCH, Tree
 
 from castoff.core.console import Console
-from castoff.core.errors import ApplyError, StageError, TopicError
+from castoff.core.errors import ApplyError, MachineError, StageError, TopicError
 from castoff.model.topics import load_topics
 from castoff.upstream.stage import load_recipe, resolve_releases, stack_of, stage
 
@@ -157,12 +157,25 @@ def topic(tree: Tree) -> Path:
     )
 
 
+def _python(folder: Path, release: str = "2.9.0", site: Path | None = None) -> Path:
+    """Make the Python of an environment that says it has torch and torch_xla of a release."""
+    site = site or folder / f"site-{release}"
+    for project in ("torch", "torch_xla"):
+        info = site / f"{project}-{release}.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project}\nVersion: {release}\n")
+    python = folder / f"python-{release}"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
 def _stage(tree: Tree, checkout: Path | str, name: str = "third", **options: object) -> dict[str, object]:
     out = io.StringIO()
     arguments: dict[str, object] = {
         "out": tree.root.parent / "staged",
         "branch": None,
-        "python": Path(sys.executable),
+        "python": _python(tree.root.parent),
         "stock": None,
         "compile_cpp": False,
         "push": None,
@@ -295,9 +308,7 @@ def test_cpp_must_compile(tree: Tree, topic: Path, checkout: Path, tmp_path: Pat
     site = tmp_path / "site"
     (site / "torch" / "include").mkdir(parents=True)
     (site / "torch" / "__init__.py").write_text("class _C: _GLIBCXX_USE_CXX11_ABI = True\n")
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    python = _python(tmp_path, site=site)
     source = topic / "files/torch/csrc/third.cpp"
     source.write_text("#include <torch/csrc/third.h>\nint newer() { return 30; }\n")
     _stage(tree, checkout, python=python, compile_cpp=True)
@@ -361,9 +372,17 @@ def test_who_and_where(tree: Tree, topic: Path, checkout: Path, tmp_path: Path) 
 
 
 def test_without_wheels_of_that_release_an_environment_must_be_given(tree: Tree, topic: Path, checkout: Path) -> None:
-    with pytest.raises(StageError, match="no wheels to run the tests with") as caught:
+    with pytest.raises(MachineError, match="there are no wheels in") as caught:
         _stage(tree, checkout, python=None)
     assert "dist/2.9-cpu" in caught.value.summary
+    assert caught.value.next_step.endswith("./build.sh --target cpu --pin 2.9")
+
+
+def test_an_environment_of_another_release_is_refused(tree: Tree, topic: Path, checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="has another torch than the tree") as caught:
+        _stage(tree, checkout, python=_python(tmp_path, "2.6.0"))
+    assert (caught.value.expected, caught.value.found) == ("torch 2.9, as the tree says (2.9.0)", "2.6.0")
+    assert caught.value.next_step.endswith("castoff env patched --pin 2.9")
 
 
 def test_what_a_recipe_needs(tree: Tree, topic: Path, checkout: Path) -> None:
