@@ -267,7 +267,7 @@ def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> P
             f"{patched} is not an environment with patched wheels",
             expected=str(overlay),
             found="no such file in a copy of it",
-            next_step="Make it with ci/environment.py patched.",
+            next_step="Make it with castoff env patched --pin 2.6.",
         )
     overlay.unlink()  # write a new file, not through the link
     shutil.copyfile(library, overlay)

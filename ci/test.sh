@@ -63,8 +63,8 @@ rm -f "$work/untested"
 environment() { # kind, or kind-pin
   rm -rf "${work:?}/$1"
   case $1 in
-    *-*) .venv/bin/python ci/environment.py "${1%-*}" "$work/$1" --pin "${1#*-}" ;;
-    *) .venv/bin/python ci/environment.py "$1" "$work/$1" ;;
+    *-*) .venv/bin/castoff env "${1%-*}" "$work/$1" --pin "${1#*-}" ;;
+    *) .venv/bin/castoff env "$1" "$work/$1" ;;
   esac
 }
 

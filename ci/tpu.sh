@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ./build.sh --target tpu "$@"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-.venv/bin/python ci/environment.py tpu "$work/tpu" --dist dist/2.9-tpu
+.venv/bin/castoff env tpu "$work/tpu"
 python=$work/tpu/bin/python
 "$python" -m castoff_doctor --require-tpu
 # One process: the TPU belongs to one at a time.

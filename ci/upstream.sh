@@ -4,7 +4,7 @@
 #
 #   ci/upstream.sh STOCK PATCHED WORK [--all]
 #
-#   STOCK, PATCHED  environments of pin 2.6 (ci/environment.py --pin 2.6)
+#   STOCK, PATCHED  environments of pin 2.6 (castoff env stock|patched --pin 2.6)
 #   WORK            a folder on their file system
 #   --all           all of upstream's tests that are known, and not only those for which CI has time; takes hours
 #
