@@ -96,10 +96,10 @@ compare_with_outside() {
 
 # What the tests need beside the image, and what the image does without where only a CUDA build of torch is to be had.
 make_side_folders() {
-  .venv/bin/python ci/environment.py tools "$work/tools" --pin "$PIN"
+  .venv/bin/castoff env tools "$work/tools" --pin "$PIN"
   side=$(echo "$work"/tools/lib/python3.*/site-packages)
   if [[ ${#cuda[@]} != 0 ]]; then
-    .venv/bin/python ci/environment.py stock "$work/stock" --pin "$PIN"
+    .venv/bin/castoff env stock "$work/stock" --pin "$PIN"
   fi
 }
 
