@@ -279,7 +279,7 @@ def test_names_and_a_group_that_comes_later():
     assert [group["param_names"] for group in optimizer.param_groups] == [["weight", "bias"]] * 2
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 0.5]
     train(module, optimizer, batches(1))
-    assert {p for p in optimizer.state} == set(module.parameters())
+    assert set(optimizer.state) == set(module.parameters())
     assert optimizer.param_groups[0]["params"][0] is module[0].weight
 
 
@@ -396,7 +396,7 @@ def test_copies_of_model_and_optimizer_go_on_alike(copied):
 def test_errors(error):
     [w] = weights((4, 3))
     if error == "class":
-        with pytest.raises(TypeError, match="expected a class of torch.optim.Optimizer"):
+        with pytest.raises(TypeError, match=r"expected a class of torch\.optim\.Optimizer"):
             master_weights([w], torch.optim.AdamW([w]))
     elif error == "differentiable":
         with pytest.raises(ValueError, match="differentiable=False"):

@@ -142,7 +142,7 @@ def test_in_inference_mode():
         assert written(COPIES["transpose.flatten"], DEVICE) == written(COPIES["transpose.flatten"], "cpu")
 
 
-def random_view(generator, t):
+def random_view(generator, t):  # noqa: PLR0911
     """One view of t, the same for the same state of the generator."""
     dim = generator.randrange(t.dim())
     other = generator.randrange(t.dim())
@@ -172,7 +172,7 @@ def random_program(seed, device):
     for _ in range(generator.randrange(1, 5)):
         t = random_view(generator, t)
     shape = generator.choice([(-1,), (t.size(0), -1), (-1, t.size(-1)), tuple(t.shape)])
-    t = generator.choice([lambda: t.contiguous(), lambda: t.reshape(shape), lambda: t.flatten()])()
+    t = generator.choice([t.contiguous, lambda: t.reshape(shape), t.flatten])()
     if t.numel() and t.is_contiguous():
         t.fill_(77) if generator.random() < 0.5 else t[..., :1].add_(100)
     return base.cpu(), t.cpu()

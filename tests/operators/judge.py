@@ -51,10 +51,10 @@ def units_apart(found: torch.Tensor, cpu: torch.Tensor, reference: torch.Tensor 
     return largest(found64, same | right), largest(cpu64, cpu_right)
 
 
-def difference(found: Any, cpu: Any, reference: Any, *, values: bool = True) -> str | None:
+def difference(found: Any, cpu: Any, reference: Any, *, values: bool = True) -> str | None:  # noqa: PLR0911
     """What is different, in words that begin with "type", "dtype", "shape" or "value"; None if nothing is."""
     if not isinstance(cpu, torch.Tensor):
-        same = type(found) is type(cpu) and (found == cpu or found != found)
+        same = type(found) is type(cpu) and (found == cpu or found != found)  # noqa: PLR0124
         return None if same else f"type: {found!r:.60}, on the CPU {cpu!r:.60}"
     if not isinstance(found, torch.Tensor):
         return f"type: {type(found).__name__}, on the CPU a tensor"

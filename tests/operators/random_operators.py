@@ -99,7 +99,7 @@ def p_value(a: torch.Tensor, b: torch.Tensor) -> float:
     return max(0.0, min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * k * k * x * x) for k in range(1, 101))))
 
 
-def judge(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any] | None:
+def judge(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any] | None:  # noqa: PLR0911
     """The outcome for one operator and dtype; None if there is nothing to judge."""
     draw = DRAW.get(name)
     if draw is None:

@@ -143,7 +143,8 @@ def all_pairs() -> list[tuple[str, str]]:
     """Every operator and dtype that the CPU has; found in a process of its own, as it takes a while to import."""
     program = (
         "import json, samples as s\n"
-        "print(json.dumps([(n, d) for n, op in s.operators().items() for d in s.DTYPES if s.supported(op, s.DTYPES[d])]))"
+        "pairs = [(n, d) for n, op in s.operators().items() for d in s.DTYPES if s.supported(op, s.DTYPES[d])]\n"
+        "print(json.dumps(pairs))"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=HERE, stdout=subprocess.PIPE, text=True, check=True)
     return [tuple(pair) for pair in json.loads(run.stdout.splitlines()[-1])]

@@ -1,7 +1,7 @@
 """One process of the sweep: runs the samples that it is told to and prints what it found.
 
-It reads lines ``{"op": …, "dtype": …, "count": …, "skip": [[number, phase]…]}`` and answers with lines of JSON: ``start``
-ahead of what may kill the process, ``done`` at the end, results in between.
+It reads lines ``{"op": …, "dtype": …, "count": …, "skip": [[number, phase]…]}`` and answers with lines of JSON:
+``start`` ahead of what may kill the process, ``done`` at the end, results in between.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def fetch(leaves: list[Any]) -> list[Any]:
     where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.device.type == "xla"]
     leaves = list(leaves)
     plain = [i for i in where if leaves[i].layout == torch.strided]
-    for i, t in zip(plain, torch_xla._XLAC._xla_get_cpu_tensors([leaves[i].detach() for i in plain])):
+    for i, t in zip(plain, torch_xla._XLAC._xla_get_cpu_tensors([leaves[i].detach() for i in plain]), strict=True):
         leaves[i] = t
     for i in set(where) - set(plain):
         leaves[i] = leaves[i].cpu()
@@ -50,7 +50,7 @@ def gradients(call: samples.Call, outputs: Any, inputs: list[torch.Tensor], devi
         return []
     generator = torch.Generator().manual_seed(samples.SEED)
     narrow = [torch.rand(x.shape, generator=generator).mul(1.5).add(0.25).bfloat16().half() for x in leaves]
-    cotangents = [c.to(x.dtype).to(device) for c, x in zip(narrow, leaves)]
+    cotangents = [c.to(x.dtype).to(device) for c, x in zip(narrow, leaves, strict=True)]
     return list(torch.autograd.grad(leaves, inputs, cotangents, allow_unused=True))
 
 
@@ -117,7 +117,7 @@ class Sample:
     def _difference(self, found: list[Any], cpu: list[Any], wanted: list[Any] | None) -> str | None:
         if len(found) != len(cpu):
             return f"type: {len(found)} results, on the CPU {len(cpu)}"
-        for i, (x, y) in enumerate(zip(found, cpu)):
+        for i, (x, y) in enumerate(zip(found, cpu, strict=True)):
             if (x is None) != (y is None):
                 return f"type: gradient {i} is {'None' if x is None else 'there'}, unlike the CPU's"
             reason = None if y is None else judge.difference(x, y, wanted and wanted[i], values=self.values)
@@ -142,7 +142,7 @@ class Sample:
                 found = fetch(found)
             except Exception as error:
                 return raised("sync", error)
-            for x, y in zip(found, cpu):
+            for x, y in zip(found, cpu, strict=True):
                 reason = judge.difference(x, y, None, values=self.values)
                 if reason is not None:
                     return {"outcome": "silent", "detail": f"alias: {write} written; then {reason}"}

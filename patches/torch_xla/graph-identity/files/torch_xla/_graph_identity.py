@@ -77,7 +77,7 @@ def _quietly():
 
 def _pixel_shuffle(self, upscale_factor):
     r = upscale_factor
-    if self.dim() < 3 or r <= 0 or self.shape[-3] % (r * r) != 0:  # noqa: PLR2004 - channels, height, width
+    if self.dim() < 3 or r <= 0 or self.shape[-3] % (r * r) != 0:
         raise RuntimeError(
             f"pixel_shuffle expects a tensor (*, C * {r}^2, H, W) and a positive factor, got {tuple(self.shape)}"
         )
