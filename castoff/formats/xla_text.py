@@ -136,7 +136,7 @@ def parse_hlo(text: str) -> Module:
         elif line.startswith("}"):
             name = ""
     if not entry:
-        raise ValueError("no ENTRY computation in this HLO")
+        raise ValueError("expected HLO with an ENTRY computation, found none: is the graph of these tensors pending?")
     return Module({key: tuple(value) for key, value in computations.items()}, entry)
 
 

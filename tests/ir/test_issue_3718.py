@@ -151,8 +151,9 @@ return %6
 def test_every_way_gives_the_ir_of_the_one_built_in_bf16(make, x):
     module = make()
     forward, backward = forward_and_backward(module, x)
+    lowered = hlo(module.weight.grad)
     assert (forward, backward) == forward_and_backward(built_in_bf16(), x)
-    assert "f32" not in forward + backward + hlo(module.weight.grad)
+    assert "f32" not in forward + backward + lowered
     assert module.weight.dtype == module.weight.grad.dtype == bf16
 
 
