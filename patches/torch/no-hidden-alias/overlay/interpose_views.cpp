@@ -1,5 +1,5 @@
-// An overlay build takes the place of the two functions that decide whether a tensor must be copied:
-// of FunctionalTensorWrapper, whether it is contiguous; and reshape.
+// An overlay build takes the place of the two functions that decide whether a tensor must be
+// copied: of FunctionalTensorWrapper, whether it is contiguous; and reshape.
 #include <ATen/FunctionalTensorWrapper.h>
 #include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/view_layout.h>
@@ -18,9 +18,9 @@ bool enabled() {
 // A virtual member, as a free function under the member's symbol: to define the member would emit
 // the class's vtable.
 extern "C++" {
-[[gnu::visibility("default")]] c10::SymBool wrapper_is_contiguous(
-    const at::FunctionalTensorWrapper* self, c10::MemoryFormat
-        format) __asm__("_ZNK2at23FunctionalTensorWrapper24sym_is_contiguous_customEN3c1012MemoryFormatE");
+[[gnu::visibility("default")]] c10::SymBool
+wrapper_is_contiguous(const at::FunctionalTensorWrapper* self, c10::MemoryFormat format) __asm__(
+    "_ZNK2at23FunctionalTensorWrapper24sym_is_contiguous_customEN3c1012MemoryFormatE");
 }
 
 c10::SymBool wrapper_is_contiguous(const at::FunctionalTensorWrapper* self,

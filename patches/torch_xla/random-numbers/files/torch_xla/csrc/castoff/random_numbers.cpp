@@ -44,8 +44,8 @@ bool is_wide(ScalarType dtype) {
   return dtype == ScalarType::Float || dtype == ScalarType::Double || c10::isComplexType(dtype);
 }
 
-// Arguments from `first` on that are tensors of a narrow dtype are float32, and the results take the
-// dtype of argument 0.
+// Arguments from `first` on that are tensors of a narrow dtype are float32, and the results take
+// the dtype of argument 0.
 template <size_t first>
 void draw_wide(Call& call) {
   seed();

@@ -52,8 +52,7 @@ void fill_along_a_dimension(Call& call) {
   call[0] = as_shape(self, {1});
   if (is_0d(call[2])) call[2] = as_shape(call.tensor(2), {1});
   call.proceed();
-  at::_ops::copy_::redispatch(kXla, self,
-                              as_shape(call.result().toTensor(), {}), false);
+  at::_ops::copy_::redispatch(kXla, self, as_shape(call.result().toTensor(), {}), false);
   call.result() = self;
 }
 
@@ -69,8 +68,10 @@ void over_dimensions(Call& call) {
   const int64_t rank = call.tensor(0).dim();
   if (C10_LIKELY(rank > 0 && !is_empty_list(call[dims]))) return call.proceed();
   if (rank == 0) {
-    // Every one of 0 and -1 is dimension 0 of the tensor of one element; what keepdim keeps is dropped.
-    if (call[dims].isIntList() && call[dims].toIntList().empty()) call[dims] = std::vector<int64_t>{0};
+    // Every one of 0 and -1 is dimension 0 of the tensor of one element; what keepdim keeps is
+    // dropped.
+    if (call[dims].isIntList() && call[dims].toIntList().empty())
+      call[dims] = std::vector<int64_t>{0};
     return along_a_dimension<1>(call);
   }
   std::vector<int64_t> all(rank);
@@ -104,28 +105,17 @@ void install() {
              {"aten::norm", "ScalarOpt_dim"},
              {"aten::norm", "ScalarOpt_dim_dtype"},
          });
-  remedy(xla, along_a_dimension<1>,
-         {
-             {"aten::_log_softmax", ""},
-             {"aten::_softmax", ""},
-             {"aten::all", "dim"},
-             {"aten::any", "dim"},
-             {"aten::argmax", ""},
-             {"aten::argmin", ""},
-             {"aten::cummax", ""},
-             {"aten::cumprod", ""},
-             {"aten::cumsum", ""},
-             {"aten::flip", ""},
-             {"aten::kthvalue", ""},
-             {"aten::max", "dim"},
-             {"aten::min", "dim"},
-             {"aten::prod", "dim_int"},
-             {"aten::sort", ""},
-             {"aten::sort", "stable"},
-             {"aten::squeeze_copy", "dim"},
-             {"aten::squeeze_copy", "dims"},
-             {"aten::topk", ""},
-         });
+  remedy(
+      xla, along_a_dimension<1>,
+      {
+          {"aten::_log_softmax", ""}, {"aten::_softmax", ""},        {"aten::all", "dim"},
+          {"aten::any", "dim"},       {"aten::argmax", ""},          {"aten::argmin", ""},
+          {"aten::cummax", ""},       {"aten::cumprod", ""},         {"aten::cumsum", ""},
+          {"aten::flip", ""},         {"aten::kthvalue", ""},        {"aten::max", "dim"},
+          {"aten::min", "dim"},       {"aten::prod", "dim_int"},     {"aten::sort", ""},
+          {"aten::sort", "stable"},   {"aten::squeeze_copy", "dim"}, {"aten::squeeze_copy", "dims"},
+          {"aten::topk", ""},
+      });
   remedy(xla, fill_along_a_dimension,
          {{"aten::index_fill_", "int_Scalar"}, {"aten::index_fill_", "int_Tensor"}});
   remedy(xla, along_a_dimension<2>,

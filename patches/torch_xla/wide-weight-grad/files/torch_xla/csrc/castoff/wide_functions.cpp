@@ -138,9 +138,9 @@ struct Operands {
 
   // Nothing here but weights, functions of weights alone and numbers.
   bool are_weights_alone() const {
-    return !narrow_gradient && !data && !index && std::all_of(wide.begin(), wide.end(), [](auto& t) {
-      return leaves_behind(impl::gradient_edge(t)).has_value();
-    });
+    return !narrow_gradient && !data && !index &&
+           std::all_of(wide.begin(), wide.end(),
+                       [](auto& t) { return leaves_behind(impl::gradient_edge(t)).has_value(); });
   }
   bool have_shape_of(const Tensor& output) const {
     return std::any_of(wide.begin(), wide.end(),
@@ -271,8 +271,7 @@ class WideFunction final : public ::castoff::OverrideKernel {
   // `dtype=torch.bfloat16` among the arguments becomes float32.
   static void widen_dtypes(const c10::OperatorHandle& op, Stack& arguments) {
     const auto at = op.schema().argumentIndexWithName("dtype");
-    if (at && arguments[*at].isInt() &&
-        at::isReducedFloatingType(arguments[*at].toScalarType())) {
+    if (at && arguments[*at].isInt() && at::isReducedFloatingType(arguments[*at].toScalarType())) {
       arguments[*at] = IValue(ScalarType::Float);
     }
   }
@@ -284,10 +283,10 @@ class WideFunction final : public ::castoff::OverrideKernel {
     for_each_tensor(outputs, [&](const Tensor& output) {
       const Tensor& of_wide = wide[next++];
       if (!output.defined() || !of_wide.defined() || !of_wide.requires_grad()) return;
-      const bool weights = !operands.narrow_gradient &&
-                           (!operands.data || operands.have_shape_of(output)) &&
-                           declare_grad_dtype(of_wide.unsafeGetTensorImpl(),
-                                              static_cast<int>(ScalarType::Float)) == nullptr;
+      const bool weights =
+          !operands.narrow_gradient && (!operands.data || operands.have_shape_of(output)) &&
+          declare_grad_dtype(of_wide.unsafeGetTensorImpl(), static_cast<int>(ScalarType::Float)) ==
+              nullptr;
       Edge edge = impl::gradient_edge(of_wide);
       if (!weights) {
         Edge narrow = output.requires_grad() ? impl::gradient_edge(output) : Edge();
@@ -313,8 +312,7 @@ bool starts_with(std::string_view name, std::string_view with) {
 
 bool is_of_tensors(const c10::Argument& argument) {
   const auto& type = *argument.type();
-  return type.isSubtypeOf(*c10::TensorType::get()) ||
-         type.isSubtypeOf(*c10::ListType::ofTensors());
+  return type.isSubtypeOf(*c10::TensorType::get()) || type.isSubtypeOf(*c10::ListType::ofTensors());
 }
 
 // Operators that torch differentiates, that give new tensors, and the same ones each time.
@@ -323,9 +321,8 @@ bool can_be_called_twice(const c10::OperatorHandle& op) {
   const auto has_alias = [](const c10::Argument& a) { return a.alias_info() != nullptr; };
   const auto &arguments = schema.arguments(), &returns = schema.returns();
   // On XLA a composite operator is taken apart, unless there is a kernel for it.
-  const bool is_composite =
-      op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
-      !op.hasKernelForDispatchKey(DispatchKey::XLA);
+  const bool is_composite = op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+                            !op.hasKernelForDispatchKey(DispatchKey::XLA);
   return op.hasKernelForDispatchKey(DispatchKey::Autograd) && !is_composite &&
          !op.hasTag(at::Tag::nondeterministic_seeded) && !returns.empty() &&
          std::all_of(returns.begin(), returns.end(), is_of_tensors) &&
@@ -334,8 +331,8 @@ bool can_be_called_twice(const c10::OperatorHandle& op) {
 }
 
 bool is_left_out(std::string_view name) {
-  const bool makes = starts_with(name, "new_") ||
-                     (name.size() > 5 && name.substr(name.size() - 5) == "_like");
+  const bool makes =
+      starts_with(name, "new_") || (name.size() > 5 && name.substr(name.size() - 5) == "_like");
   return makes || starts_with(name, "_foreach_") || starts_with(name, "_fused_") ||
          // with kernels of their own
          is_one_of(name, {"convolution", "convolution_overrideable", "einsum", "embedding",
