@@ -108,7 +108,7 @@ def test_a_cast_shows_its_ir(seen: dict[str, object]) -> None:
     detail = str(seen["detail"])
     for line in ("%2 = f32[8,4]", "%3 = bf16[8,4]", "%4 = bf16[8,8]", "graph 0, line 4, %3; convert.4 in its HLO"):
         assert line in detail
-    assert "castoff's wheels leave out the round trip" in detail
+    assert "castoff's wheels remove the round trip" in detail
 
 
 def test_it_needs_nothing_else(report: Report) -> None:

@@ -175,12 +175,13 @@ def _stage(tree: Tree, checkout: Path | str, name: str = "third", **options: obj
     arguments: dict[str, object] = {
         "out": tree.root.parent / "staged",
         "branch": None,
-        "python": _python(tree.root.parent),
         "stock": None,
         "compile_cpp": False,
         "push": None,
         **options,
     }
+    if "python" not in arguments:
+        arguments["python"] = _python(tree.root.parent)
     console = Console(json_lines=True, out=out, err=io.StringIO())
     stage(name, onto=str(checkout), console=console, root=tree.root, **arguments)  # type: ignore[arg-type]
     return json.loads(out.getvalue().splitlines()[-1])
