@@ -823,10 +823,9 @@ def test_factors_of_two_dtypes_that_compile_are_left_to_torch_xla():
 
 
 @passes_on_stock
-@pytest.mark.parametrize("dtype", (f64, bf16), ids=str)
-def test_out_that_is_narrower_or_f64_is_left_to_torch_xla(dtype):
+def test_out_that_is_narrower_is_left_to_torch_xla():
     (_, xa), (_, xb) = data(4, 8, dtype=f32), data(8, 6, dtype=f32)
-    out = zeros(4, 6, dtype=dtype)
+    out = zeros(4, 6, dtype=bf16)
     torch.mm(xa, xb, out=out)
     assert "aten::mm" in ir(out) and "xla::dot_general" not in ir(out)
 

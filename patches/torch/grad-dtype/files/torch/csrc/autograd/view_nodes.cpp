@@ -23,7 +23,7 @@ bool is_view(const Node& node) {
       typeid(SplitWithSizesBackward0), typeid(SqueezeBackward0),   typeid(SqueezeBackward1),
       typeid(SqueezeBackward2),        typeid(TBackward0),         typeid(TransposeBackward0),
       typeid(UnbindBackward0),         typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
-      typeid(UnsqueezeBackward0),      typeid(ViewBackward0),
+      typeid(UnsqueezeBackward0),      typeid(ViewBackward0),      typeid(ViewBackward0_copy),
   };
   return node.num_outputs() == 1 && views.find(std::type_index(typeid(node))) != views.end();
 }

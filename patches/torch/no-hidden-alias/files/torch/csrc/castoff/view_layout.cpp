@@ -5,9 +5,8 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_unsafe_view_ops.h>
-#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/empty_ops.h>
+#include <ATen/ops/view_copy_ops.h>
 #include <torch/library.h>
 
 #include <string>
@@ -76,8 +75,8 @@ Tensor reshape_of_view(const Tensor& self, c10::SymIntArrayRef shape) {
   if (!layout.defined() || layout.is_contiguous() || layout.numel() == 0) return {};
   const at::DimVector inferred = at::infer_size_dv(*sizes, layout.numel());
   if (at::detail::computeStride(layout.sizes(), layout.strides(), inferred).has_value()) return {};
-  const Tensor copy = at::_ops::clone::call(self, c10::MemoryFormat::Contiguous);
-  return at::_ops::_unsafe_view::call(copy, c10::fromIntArrayRefSlow(inferred));
+  // One operator, whose node in the autograd graph stands for a view like that of stock's reshape.
+  return at::_ops::view_copy::call(self, c10::fromIntArrayRefSlow(inferred));
 }
 
 }  // namespace torch::castoff
