@@ -303,6 +303,8 @@ PRODUCTS = {
     "bmm out_dtype": (lambda a, b, dtype: torch.bmm(a[None], b[None], out_dtype=dtype)[0], True),
     "out": (_into_out, True),
 }
+if not hasattr(torch.ops.aten.mm, "dtype"):  # before torch 2.8
+    del PRODUCTS["out_dtype"], PRODUCTS["bmm out_dtype"]
 
 
 @step(st.sampled_from(list(PRODUCTS)), picks, picks)
@@ -390,7 +392,7 @@ SMALLEST = {
     "declared": ((bf16, f32), [(elementwise_with_zero_dimensions, torch.add, 0, 1)]),
     "declared after a cast": ((bf16, f32), [(elementwise_with_zero_dimensions, torch.sub, 0, 1), (cast, "to", 2, f32)]),
     "lowered": ((bf16, f32), [(elementwise, _where, 0, 1)]),
-    "not implemented": ((f16, f16), [(product, "out_dtype", 0, 1)]),
+    "not implemented": ((f16, f16), [(product, "out_dtype" if "out_dtype" in PRODUCTS else "out", 0, 1)]),
 }
 
 

@@ -33,7 +33,8 @@ WIDE = {bf16: f32, f16: f32, s8: s32}
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")
+has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 narrow_dtypes = pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: str(dtype).split(".")[1])
 
 
@@ -104,6 +105,7 @@ ROOT %4 = (f32[512,512]) tuple(%3)
     check(out, q_cpu.double().t() @ k_cpu.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_mm_out_dtype():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
@@ -130,6 +132,7 @@ ROOT %3 = (f32[4,6]) tuple(%2)
     check(product, a.double() @ b.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_bmm_out_dtype():
     (a, xa), (b, xb) = data(3, 4, 8, seed=1), data(3, 8, 6, seed=2)
@@ -155,6 +158,7 @@ ROOT %3 = (f32[3,4,6]) tuple(%2)
     check(product, a.double() @ b.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_addmm_out_dtype():
     (c, xc), (a, xa), (b, xb) = data(6, dtype=f32), data(4, 8, seed=1), data(8, 6, seed=2)
@@ -189,6 +193,7 @@ ROOT %9 = (f32[4,6]) tuple(%8)
     check(result, c.double() + a.double() @ b.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_addmm_out_dtype_with_alpha_and_beta():
     (c, xc), (a, xa), (b, xb) = data(4, 6, dtype=f32), data(4, 8, seed=1), data(8, 6, seed=2)
@@ -213,6 +218,7 @@ return %9
     check(result, 2 * c.double() + 0.5 * (a.double() @ b.double()))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_baddbmm_out_dtype():
     (c, xc), (a, xa), (b, xb) = (
@@ -239,6 +245,7 @@ return %7
     check(result, c.double() + 3 * (a.double() @ b.double()))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_out_dtype_with_self_in_the_operands_dtype_widens_self_only():
     (c, xc), (a, xa), (b, xb) = data(6), data(4, 8, seed=1), data(8, 6, seed=2)
@@ -318,6 +325,7 @@ def test_wider_out_is_one_dot_without_casts(name, dtype):
     check(out, function(a.double(), b.double()))
 
 
+@has_out_dtype
 @fails_on_stock
 @narrow_dtypes
 @pytest.mark.parametrize("form", ("out_dtype", "dtype_out", "out"))
@@ -474,7 +482,7 @@ def test_views_of_out_see_the_result():
 
 
 @fails_on_stock
-@pytest.mark.parametrize("form", ("out", "out_dtype"))
+@pytest.mark.parametrize("form", ("out", pytest.param("out_dtype", marks=has_out_dtype)))
 def test_beta_zero_ignores_self(form):
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
     xc = torch.full((4, 6), float("nan")).to(DEVICE)
@@ -494,6 +502,7 @@ def test_out_that_requires_grad_is_refused():
     )
 
 
+@has_out_dtype
 @fails_on_stock
 @pytest.mark.parametrize("shapes", (((4, 0), (0, 6)), ((0, 8), (8, 6)), ((4, 8), (8, 0))))
 def test_empty_dimensions(shapes):
@@ -501,6 +510,7 @@ def test_empty_dimensions(shapes):
     check(torch.mm(xa, xb, out_dtype=f32), a.double() @ b.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_no_grad_and_inference_mode():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
@@ -510,6 +520,7 @@ def test_no_grad_and_inference_mode():
             check(torch.mm(xa, xb, out_dtype=f32), a.double() @ b.double())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_s8_saturates_nothing():
     xa = torch.full((2, 4096), -128, dtype=s8).to(DEVICE)
@@ -517,6 +528,7 @@ def test_s8_saturates_nothing():
     assert torch.equal(out.cpu(), torch.full((2, 2), 4096 * 128 * 128, dtype=s32))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_integral_results_read_alpha_and_beta_as_integers():
     (c, xc), (a, xa), (b, xb) = (data(*s, dtype=s8) for s in ((4, 6), (4, 8), (8, 6)))
@@ -551,7 +563,7 @@ at_random = settings(
     wide_self=st.booleans(),
     beta=factors,
     alpha=factors,
-    out=st.booleans(),
+    out=st.sampled_from((True, False)[: 1 + HAS_OUT_DTYPE]),
 )
 def test_addmm_and_baddbmm_at_random(dtype, batch, m, k, n, self_shape, wide_self, beta, alpha, out):
     lead = () if batch is None else (batch,)
@@ -685,6 +697,7 @@ REFUSED = [
 ]
 
 
+@has_out_dtype
 @fails_on_stock
 @pytest.mark.parametrize(("name", "dtypes", "out_dtype", "message"), REFUSED)
 def test_out_dtype_refuses_what_cuda_refuses_in_its_words(name, dtypes, out_dtype, message):
@@ -695,6 +708,7 @@ def test_out_dtype_refuses_what_cuda_refuses_in_its_words(name, dtypes, out_dtyp
     assert error_of(lambda: call(*tensors, out_dtype=out_dtype)) == message
 
 
+@has_out_dtype
 @fails_on_stock
 def test_out_dtype_refuses_sizes_in_cudas_words():
     m, v, t = (torch.zeros(*s, dtype=bf16, device=DEVICE) for s in ((4, 8), (8,), (3, 4, 8)))
@@ -712,6 +726,7 @@ def test_out_dtype_refuses_sizes_in_cudas_words():
     )
 
 
+@has_out_dtype
 @fails_on_stock
 def test_out_must_have_out_dtype():
     (_, xa), (_, xb) = data(4, 8), data(8, 6)
@@ -797,6 +812,7 @@ return %5
     )
 
 
+@has_out_dtype
 @fails_on_stock
 def test_out_dtype_that_is_the_operands_own_has_the_plain_ops_ir():
     (_, xa), (_, xb), (_, xc) = data(4, 8), data(8, 6), data(6)
@@ -830,6 +846,7 @@ def test_out_that_is_narrower_is_left_to_torch_xla():
     assert "aten::mm" in ir(out) and "xla::dot_general" not in ir(out)
 
 
+@has_out_dtype
 @passes_on_stock
 def test_cpu_tensors_are_left_to_torch():
     a, b = torch.ones(4, 8).bfloat16(), torch.ones(8, 6).bfloat16()
@@ -886,6 +903,7 @@ def test_compiled_same_dtype_calls_are_left_to_torch_xla():
     check(compiled(xa, xb, xc), torch.nn.functional.linear(a.double(), b.double(), c.double()))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_compiled_mm_out_dtype():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)

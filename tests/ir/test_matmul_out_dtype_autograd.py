@@ -25,6 +25,7 @@ ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtyp
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
+has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 narrow_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=("bf16", "f16"))
 
 
@@ -61,6 +62,7 @@ def reference(name, cpu):
 # ---- one dot of mixed dtypes
 
 
+@has_out_dtype
 @fails_on_stock
 def test_gradients_of_mm_are_one_dot_each_and_one_rounding():
     a, b, g = leaf(random(4, 8)), leaf(random(8, 6)), random(4, 6, dtype=f32).to(DEVICE)
@@ -97,6 +99,7 @@ ROOT %4 = (bf16[8,6]) tuple(%3)
     )
 
 
+@has_out_dtype
 @fails_on_stock
 def test_gradients_for_leaves_with_a_wide_grad_dtype_have_no_cast():
     a, b = leaf(random(4, 8), f32), leaf(random(8, 6), f32)
@@ -126,6 +129,7 @@ ROOT %5 = (f32[4,8], f32[8,6]) tuple(%2, %4)
     )
 
 
+@has_out_dtype
 @fails_on_stock
 def test_stablehlo_of_a_gradient_is_one_dot_general_of_mixed_dtypes():
     a, b = leaf(random(4, 8)), leaf(random(8, 6), f32)
@@ -135,6 +139,7 @@ def test_stablehlo_of_a_gradient_is_one_dot_general_of_mixed_dtypes():
     assert "stablehlo.convert" not in text
 
 
+@has_out_dtype
 @fails_on_stock
 @narrow_dtypes
 @operators
@@ -158,6 +163,7 @@ def test_gradients_against_float64(name, dtype):
             check(tensor.grad, reference_grad)
 
 
+@has_out_dtype
 @fails_on_stock
 @narrow_dtypes
 @operators
@@ -185,6 +191,7 @@ def test_second_gradients_against_float64(name, dtype):
             check(grad, reference_grad)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_third_gradient_through_a_nonlinearity():
     a, b = random(4, 8), random(8, 6)
@@ -202,6 +209,7 @@ def test_third_gradient_through_a_nonlinearity():
     assert error < 1e-5
 
 
+@has_out_dtype
 @fails_on_stock
 @pytest.mark.parametrize(
     "view",
@@ -216,6 +224,7 @@ def test_wide_gradients_pass_views_of_the_leaf(view):
     check(tensor.grad, (a.double().t() @ g.double()).t())
 
 
+@has_out_dtype
 @fails_on_stock
 def test_only_the_factors_that_need_it_get_a_dot():
     a, b = random(4, 8).to(DEVICE), leaf(random(8, 6))
@@ -223,6 +232,7 @@ def test_only_the_factors_that_need_it_get_a_dot():
     assert a.grad is None and ir(b.grad).count("xla::dot_general") == 1
 
 
+@has_out_dtype
 @fails_on_stock
 @pytest.mark.parametrize("self_dtype", (bf16, f32), ids=("bf16", "f32"))
 def test_gradient_of_self_has_its_dtype(self_dtype):
@@ -234,6 +244,7 @@ def test_gradient_of_self_has_its_dtype(self_dtype):
     check(leaves[0].grad, 3 * g.double().sum(0))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_beta_zero_hides_nans_of_self_and_sends_zeros_back():
     c, a, b = leaf(torch.full((4, 6), float("nan"))), leaf(random(4, 8)), leaf(random(8, 6))
@@ -243,6 +254,7 @@ def test_beta_zero_hides_nans_of_self_and_sends_zeros_back():
     assert torch.equal(c.grad.cpu(), torch.zeros(4, 6))
 
 
+@has_out_dtype
 @fails_on_stock
 def test_out_dtype_that_is_the_operands_own_differentiates_as_the_plain_op():
     a, b, g = random(4, 8), random(8, 6), random(4, 6).to(DEVICE)
@@ -252,6 +264,7 @@ def test_out_dtype_that_is_the_operands_own_differentiates_as_the_plain_op():
     assert ir(same.grad) == ir(plain.grad)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_the_narrowing_is_one_of_the_casts_that_can_be_recorded():
     a, b = leaf(random(4, 8)), leaf(random(8, 6), f32)
@@ -261,6 +274,7 @@ def test_the_narrowing_is_one_of_the_casts_that_can_be_recorded():
     assert [(cast.from_dtype, cast.to_dtype) for cast in casts] == [(f32, bf16)]
 
 
+@has_out_dtype
 @fails_on_stock
 def test_integer_products_under_autograd_are_constants():
     a, b = (torch.randint(-128, 128, s).to(s8) for s in ((4, 8), (8, 6)))
@@ -269,6 +283,7 @@ def test_integer_products_under_autograd_are_constants():
     assert torch.equal(product.cpu().long(), a.long() @ b.long())
 
 
+@has_out_dtype
 @fails_on_stock
 @operators
 def test_without_a_graph_the_ir_is_that_of_tensors_without_grad(name):
@@ -286,6 +301,7 @@ def test_without_a_graph_the_ir_is_that_of_tensors_without_grad(name):
 # ---- what has no gradient
 
 
+@has_out_dtype
 @fails_on_stock
 @operators
 def test_out_refuses_operands_that_require_grad(name):
@@ -304,6 +320,7 @@ def test_wider_out_refuses_operands_that_require_grad():
         torch.mm(leaf(random(4, 8)), leaf(random(8, 6)), out=torch.zeros(4, 6, device=DEVICE))
 
 
+@has_out_dtype
 @fails_on_stock
 @operators
 def test_forward_mode_is_refused(name):
@@ -315,6 +332,7 @@ def test_forward_mode_is_refused(name):
             call(dual, *rest, out_dtype=f32, **scalars)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_bad_operands_raise_under_autograd_what_they_raise_without():
     with pytest.raises(RuntimeError, match=r"mat1 and mat2 shapes cannot be multiplied \(4x8 and 4x8\)"):
@@ -324,6 +342,7 @@ def test_bad_operands_raise_under_autograd_what_they_raise_without():
 # ---- torch.compile, fake tensors, compiled autograd
 
 
+@has_out_dtype
 @fails_on_stock
 @operators
 def test_compiled_in_one_graph_with_gradients(name):
@@ -345,6 +364,7 @@ def test_compiled_in_one_graph_with_gradients(name):
         check(tensor.grad, reference_grad)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_compiled_autograd():
     a, b, g = random(4, 8), random(8, 6), random(4, 6, dtype=f32)
@@ -356,6 +376,7 @@ def test_compiled_autograd():
     check(tensor.grad, a.double().t() @ g.double())
 
 
+@has_out_dtype
 @fails_on_stock
 @operators
 def test_fake_tensors(name):
@@ -424,6 +445,7 @@ def highest_precision():
     backends.set_mat_mul_precision(before)
 
 
+@has_out_dtype
 @fails_on_stock
 @pytest.mark.filterwarnings("ignore:Setting mat mul precision")
 def test_every_dot_has_the_precision_that_is_set(highest_precision):
@@ -466,6 +488,7 @@ print("done")
 """
 
 
+@has_out_dtype
 @fails_on_stock
 def test_sharded_operands():
     assert completed("-c", SPMD, CPU_NUM_DEVICES="4").stdout == "done\n"

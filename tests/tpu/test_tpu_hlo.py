@@ -26,6 +26,7 @@ bf16, f32, s8, s32 = torch.bfloat16, torch.float32, torch.int8, torch.int32
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
+has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 
 
 def linear(dtype=f32):
@@ -63,6 +64,7 @@ def test_a_bf16_product_cast_by_the_user_is_rounded(tpu_hlo, expect_tpu, topolog
     expect_tpu(program.text)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_mm_out_dtype_feeds_the_mxu_with_s8(tpu_hlo, expect_tpu, topology):
     a, b = data(256, 512, dtype=s8), data(512, 256, dtype=s8)
@@ -71,6 +73,7 @@ def test_mm_out_dtype_feeds_the_mxu_with_s8(tpu_hlo, expect_tpu, topology):
     expect_tpu(program.text)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_addmm_out_dtype_adds_its_bias_in_the_fusion_of_the_product(tpu_hlo, expect_tpu, topology):
     bias, a, b = data(256, dtype=f32), data(128, 512), data(512, 256)
@@ -80,6 +83,7 @@ def test_addmm_out_dtype_adds_its_bias_in_the_fusion_of_the_product(tpu_hlo, exp
     expect_tpu(program.text)
 
 
+@has_out_dtype
 @fails_on_stock
 def test_bmm_out_dtype(tpu_hlo, expect_tpu, topology):
     a, b = data(4, 128, 512), data(4, 512, 128)
