@@ -521,5 +521,5 @@ def test_sizes_in_python_do_not_deadlock_with_a_thread_that_asks_for_the_grad_dt
     thread.start()
     monkeypatch.setattr(AskedForItsSize, "asked", let_the_other_thread_ask)
     w.data = AskedForItsSize(torch.zeros(3, dtype=BF16))
-    thread.join()
+    thread.join(timeout=20)  # on stock nobody asks, and it never ends
     assert seen == [F32] and edge.node is not None
