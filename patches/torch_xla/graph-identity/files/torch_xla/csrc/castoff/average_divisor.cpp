@@ -23,9 +23,10 @@ int64_t pick(const std::vector<int64_t>& list, size_t dim, int64_t otherwise) {
 template <size_t dims>
 void average(Call& call) {
   const auto divisor = call[6].toOptional<int64_t>();
-  if (C10_LIKELY(!divisor.has_value()) || *divisor == 0 || call.tensor(0).dim() < int64_t{dims}) {
-    return call.proceed();  // which refuses what has to be refused
+  if (C10_LIKELY(!divisor.has_value()) || call.tensor(0).dim() < int64_t{dims}) {
+    return call.proceed();
   }
+  TORCH_CHECK(*divisor != 0, "divisor must be not zero");
   const auto kernels = call[1].toIntVector();
   const auto strides = call[2].toIntVector();
   const auto paddings = call[3].toIntVector();
