@@ -1,4 +1,4 @@
-"""Instructions of a part of a program, counted by valgrind's callgrind: `count` runs it, `counted` marks the part."""
+"""Instructions of parts of a program, counted by valgrind's callgrind: `count` runs it, `counted` marks a part."""
 
 from __future__ import annotations
 
@@ -17,12 +17,24 @@ from side_by_side import need_valgrind
 REQUESTS = """
 #include "callgrind.h"
 extern "C" void start() { CALLGRIND_START_INSTRUMENTATION; }
-extern "C" void stop() { CALLGRIND_STOP_INSTRUMENTATION; }
+extern "C" void stop(const char *part) {
+  CALLGRIND_STOP_INSTRUMENTATION;
+  CALLGRIND_DUMP_STATS_AT(part);
+}
 """
 
 
 def count(python: Path, program: Path, *arguments: str, **environment: str) -> int:
     """The instructions that the program executes within `counted`, in all of its threads.
+
+    Raises:
+        SystemExit: There is no valgrind, or the program failed.
+    """
+    return sum(count_parts(python, program, *arguments, **environment).values())
+
+
+def count_parts(python: Path, program: Path, *arguments: str, **environment: str) -> dict[str, int]:
+    """The same for each part, by the name that `counted` got.
 
     Raises:
         SystemExit: There is no valgrind, or the program failed.
@@ -43,12 +55,18 @@ def count(python: Path, program: Path, *arguments: str, **environment: str) -> i
         )
         if result.returncode != 0:
             raise SystemExit(f"{python} {program.name} {' '.join(arguments)} failed:\n{result.stderr}")
-        return int(re.findall(r"^totals: (\d+)", output.read_text(), re.MULTILINE)[-1])
+        counts: dict[str, int] = {}
+        for dump in Path(folder).glob("callgrind.*"):
+            text = dump.read_text()
+            if part := re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE):
+                total = int(re.findall(r"^totals: (\d+)", text, re.MULTILINE)[-1])
+                counts[part[1]] = counts.get(part[1], 0) + total
+        return counts
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[None]:
-    """The part of a program that counts; for programs that `count` runs."""
+def counted(part: str = "counted") -> Iterator[None]:
+    """A part of a program that counts; for programs that `count` runs."""
     with _requests() as requests:
         gc.collect()
         gc.disable()
@@ -56,7 +74,7 @@ def counted() -> Iterator[None]:
         try:
             yield
         finally:
-            requests.stop()
+            requests.stop(part.encode())
             gc.enable()
 
 

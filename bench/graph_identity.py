@@ -24,7 +24,6 @@ from side_by_side import run
 
 PROGRAM = Path(__file__).with_name("graph_keys.py")
 PATCHES = PROGRAM.parent.parent / "patches"
-NODES = (1_000, 10_000, 100_000)
 GROWTH = 1.2  # how much more a node of the largest graph may cost than one of the smallest
 
 
@@ -53,7 +52,7 @@ class Measured:
 
     def problems(self, limit: float) -> list[str]:
         found = [] if self.ratio <= limit else [f"a step takes {self.ratio:.4f} of stock's instructions, over {limit}"]
-        if self.per_node(NODES[-1]) > GROWTH * max(self.per_node(NODES[0]), 1):
+        if self.per_node(max(self.keys)) > GROWTH * max(self.per_node(min(self.keys)), 1):
             found.append("a node of a large graph costs more than one of a small graph")
         return found + [f"{name}: {s} compilations, now {p}" for name, (s, p) in self.compilations.items() if s != p]
 
@@ -63,18 +62,16 @@ def measure(stock: Path, patched: Path) -> Measured:
     alone = {"CASTOFF_DISABLE": ",".join(sorted(others))}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
 
-        def both(function: Any, *arguments: str) -> list[Any]:
-            return [
-                pool.submit(function, stock, PROGRAM, *arguments),
-                pool.submit(function, patched, PROGRAM, *arguments, **alone),
-            ]
+        def both(function: Any, what: str) -> list[Any]:
+            jobs = pool.submit(function, stock, PROGRAM, what), pool.submit(function, patched, PROGRAM, what, **alone)
+            return [job.result() for job in jobs]
 
-        step = both(callgrind.count, "step")
-        keys = {nodes: both(callgrind.count, "nodes", str(nodes)) for nodes in NODES}
-        theirs, ours = (job.result() for job in both(run, "compilations"))
+        theirs, ours = both(callgrind.count_parts, "instructions")
+        counts = {part: (theirs[part], ours[part]) for part in theirs}
+        theirs, ours = both(run, "compilations")
         return Measured(
-            (step[0].result(), step[1].result()),
-            {nodes: (first.result(), second.result()) for nodes, (first, second) in keys.items()},
+            counts.pop("step"),
+            {int(nodes): counts[nodes] for nodes in sorted(counts, key=int)},
             {name: (theirs[name], ours[name]) for name in theirs},
         )
 

@@ -1,7 +1,7 @@
 """What a graph's key takes, and how often graphs are compiled. Run by graph_identity.py.
 
-python graph_keys.py step          callgrind counts the tracing of a transformer's training step and its key
-python graph_keys.py nodes N       callgrind counts the key of a graph of N nodes
+python graph_keys.py instructions  callgrind counts the tracing of a transformer's training step and its key, as
+                                   "step", and as their numbers of nodes the keys of graphs of 1,000 to 100,000 nodes
 python graph_keys.py compilations  prints, for each of the audited models, how often 8 training steps compile
 """
 
@@ -19,6 +19,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 
 STEPS = 8
+NODES = (1_000, 10_000, 100_000)
 
 
 def key_of(*tensors: torch.Tensor) -> None:
@@ -37,7 +38,7 @@ def step() -> None:
 
     trace()
     trace()
-    with callgrind.counted():
+    with callgrind.counted("step"):
         trace()
 
 
@@ -48,8 +49,14 @@ def nodes(count: int) -> None:
     for i in range((count - len(leaves)) // 2):
         value = (value - leaves[i % 8]).abs()
     key_of(value)
-    with callgrind.counted():
+    with callgrind.counted(str(count)):
         key_of(value)
+
+
+def instructions() -> None:
+    step()
+    for count in NODES:
+        nodes(count)
 
 
 def compilations() -> None:
@@ -67,5 +74,4 @@ def compilations() -> None:
 
 
 if __name__ == "__main__":
-    kind, *numbers = sys.argv[1:]
-    {"step": step, "nodes": nodes, "compilations": compilations}[kind](*map(int, numbers))
+    {"instructions": instructions, "compilations": compilations}[sys.argv[1]]()

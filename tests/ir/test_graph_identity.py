@@ -383,6 +383,32 @@ def test_exponential():
         assert torch.empty(shape, device=DEVICE).exponential_().cpu().shape == shape
 
 
+@fails_on_stock
+@pytest.mark.parametrize("dims", [2, 3])
+def test_divisor_of_an_average(dims):
+    """torch_xla's node keeps it to itself: a second divisor is the first one."""
+    pool = functional.avg_pool2d if dims == 2 else functional.avg_pool3d
+    (cpu,), (x,) = numbers((2, 3, *(5, 6, 4)[:dims]))
+    for divisor in (None, 2, 7):
+        for options in ({}, {"padding": 1, "stride": 2}, {"padding": 1, "ceil_mode": True, "stride": (3, 2, 2)[:dims]}):
+            for include in (True, False):
+                given = {"kernel_size": 3, "count_include_pad": include, "divisor_override": divisor, **options}
+                torch.testing.assert_close(pool(x, **given).cpu(), pool(cpu, **given))
+
+
+@passes_on_stock
+def test_an_average_without_a_divisor_is_one_node():
+    _, (x,) = numbers((2, 3, 6, 6))
+    assert "aten::avg_pool2d(%0)\nreturn" in ir(functional.avg_pool2d(x, 2))
+
+
+@fails_on_stock
+def test_a_divisor_of_zero_is_refused():
+    _, (x,) = numbers((2, 3, 6, 6))
+    with pytest.raises(RuntimeError, match="divisor must be not zero"):
+        functional.avg_pool2d(x, 2, divisor_override=0)
+
+
 def scales(device, growth, backoff, interval):
     """The scale and the tracker of a GradScaler, over some steps of which one overflows."""
     scale = torch.full((1,), 8.0, device=device)

@@ -14,6 +14,8 @@ import _XLAC
 import torch
 from torch import _castoff as _torch_castoff
 
+from . import _castoff
+
 __all__ = ["install"]
 
 _kernels = torch.library.Library("aten", "IMPL")
@@ -35,6 +37,7 @@ def install() -> None:
     library.castoff_graph_identity_set_settings.argtypes = [ctypes.c_uint64]
     if hasattr(_XLAC, "_xla_set_mat_mul_precision"):
         _follow_precision()
+    _castoff.install_kernels("graph-identity")
     with _quietly():
         _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
         _kernels.impl("_amp_update_scale_", _amp_update_scale, "XLA")
