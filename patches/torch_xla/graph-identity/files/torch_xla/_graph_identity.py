@@ -47,8 +47,7 @@ def _follow_precision() -> None:
     """Put the precision of matrix products, of which nothing is in the nodes, into the key whenever it changes."""
     set_precision = _XLAC._xla_set_mat_mul_precision
 
-    def say() -> None:
-        precision = _XLAC._xla_get_mat_mul_precision()
+    def say(precision: str) -> None:
         digest = hashlib.blake2b(precision.encode(), digest_size=8).digest()
         word = 0 if precision == "default" else int.from_bytes(digest, "little")
         _torch_castoff.library().castoff_graph_identity_set_settings(word)
@@ -56,10 +55,11 @@ def _follow_precision() -> None:
     @functools.wraps(set_precision)
     def set_and_say(precision):
         set_precision(precision)
-        say()
+        say(precision)
 
     _XLAC._xla_set_mat_mul_precision = set_and_say
-    say()
+    # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
+    say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
 
 
 @contextlib.contextmanager
