@@ -71,9 +71,11 @@ PROGRAMS = {
     "shapes": ([lambda a, b, c, d: (a - c) * (a - d), lambda a, b, c, d: (a - c) * (b - c)], (8,), (8,), (1,), (1,)),
 }
 
+MARKS = {"matmul": ()}
+"""Stock happens to run these right: marked neither way."""
 
-@fails_on_stock
-@pytest.mark.parametrize("name", PROGRAMS)
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, fails_on_stock)) for name in PROGRAMS])
 def test_programs_that_differ_in_their_operands(name):
     programs, *shapes = PROGRAMS[name]
     check(programs, *shapes)
@@ -110,7 +112,6 @@ def test_two_outputs_of_one_node():
     check([lambda a, b: (a - b).sort()[0] * a, lambda a, b: (a - b).sort()[0] * b], (4,), (4,))
 
 
-@fails_on_stock
 def test_backward():
     def program(a, b, target):
         a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
@@ -120,7 +121,6 @@ def test_backward():
     check([lambda a, b, t=t: program(a, b, t) for t in (0, 1)], (3,), (3,))
 
 
-@fails_on_stock
 def test_two_networks_that_learn_from_each_other():
     """Student and teacher change places each step; stock goes on with the first step's loss."""
 
