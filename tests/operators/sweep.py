@@ -32,7 +32,8 @@ PHASES = ("forward", "gradient", "alias")
 class Worker:
     """A worker process, started again when it has died."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: str | None = None) -> None:
+        self._only = only
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
 
@@ -71,7 +72,7 @@ class Worker:
             if self._process is None:
                 self._start()
             assert self._process is not None and self._process.stdin is not None
-            job = {"op": op, "dtype": dtype, "count": count, "skip": skip}
+            job = {"op": op, "dtype": dtype, "count": count, "skip": skip, "only": self._only}
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             death = self._follow(results, skip)
@@ -110,7 +111,7 @@ class Worker:
             self._process = None
 
 
-def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool = False) -> list[dict[str, Any]]:
+def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool = False, only: str | None = None) -> list[dict[str, Any]]:
     """The results of all these operators and dtypes, in their order."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for i in range(len(pairs)):
@@ -119,7 +120,7 @@ def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool
     begun = time.monotonic()
 
     def work() -> None:
-        worker = Worker()
+        worker = Worker(only)
         try:
             while True:
                 i = todo.get_nowait()
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--op", action="append", help="only these operators, by their full names")
     parser.add_argument("--dtype", action="append")
+    parser.add_argument("--only", choices=PHASES, help="only this part of each sample")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--show", action="store_true", help="print what is not the same")
     options = parser.parse_args()
@@ -165,7 +167,7 @@ def main() -> None:
         if (not options.op or op in options.op) and (not options.dtype or dtype in options.dtype)
     ]
     begun = time.monotonic()
-    results = sweep(pairs, options.samples, options.workers, progress=True)
+    results = sweep(pairs, options.samples, options.workers, progress=True, only=options.only)
     if options.json:
         options.json.write_text(json.dumps(results, indent=0))
     if options.show:

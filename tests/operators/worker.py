@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import judge
@@ -169,23 +167,27 @@ def raised(where: str, error: Exception) -> dict[str, Any]:
     return {"outcome": "raises", "at": where, "detail": f"{type(error).__name__}: {text[:200]}"}
 
 
-def sweep(op: Any, dtype: torch.dtype, count: int, skip: set[tuple[int, str]], device: torch.device) -> Iterator[None]:
+def sweep(
+    op: Any, dtype: torch.dtype, count: int, skip: set[tuple[int, str]], only: str | None, device: torch.device
+) -> None:
+    """Run one operator's samples of a dtype, and print the results."""
     try:
         chosen = samples.samples(op, dtype, count)
     except Exception as error:
         emit(no_samples=f"{type(error).__name__}: {error}")
         return
     views_too = dtype in (torch.float32, torch.int64)
+    phases = ["forward", "gradient", *(["alias"] if views_too else [])]
     for number, call in chosen:
         sample = Sample(op, number, call, dtype, device)
-        for phase in ("forward", "gradient", *(["alias"] if views_too else [])):
-            if (number, phase) in skip:
+        for phase in phases:
+            if (number, phase) in skip or only not in (None, phase):
                 continue
             emit(start=[number, phase])
             result = getattr(sample, phase)()
             if result is not None:
                 emit(number=number, phase=phase, **result)
-    if op.full_name in random_operators.NAMES:
+    if op.full_name in random_operators.NAMES and only is None:
         emit(start=[-1, "distribution"])
         if (-1, "distribution") not in skip:
             result = random_operators.judge(op.full_name, dtype, device)
@@ -194,7 +196,6 @@ def sweep(op: Any, dtype: torch.dtype, count: int, skip: set[tuple[int, str]], d
 
 
 def main() -> None:
-    os.dup2(2, 1) if False else None
     warnings.simplefilter("ignore")
     device = torch_xla.device()
     operators = samples.operators()
@@ -203,7 +204,7 @@ def main() -> None:
         job = json.loads(line)
         skip = {(number, phase) for number, phase in job["skip"]}
         with contextlib.redirect_stdout(sys.stderr):
-            sweep(operators[job["op"]], samples.DTYPES[job["dtype"]], job["count"], skip, device)
+            sweep(operators[job["op"]], samples.DTYPES[job["dtype"]], job["count"], skip, job.get("only"), device)
         emit(done=True)
 
 

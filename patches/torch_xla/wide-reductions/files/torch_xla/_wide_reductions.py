@@ -1,0 +1,10 @@
+"""Reductions of bfloat16 and float16 that accumulate in float32: all of it is C++ (``wide_reductions.cpp``)."""
+
+from . import _castoff
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Override torch_xla's kernels. Called once, by ``_castoff``."""
+    _castoff.install_kernels("wide-reductions")
