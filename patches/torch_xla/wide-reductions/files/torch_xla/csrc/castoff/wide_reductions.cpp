@@ -167,8 +167,7 @@ void install() {
              {"aten::var", "correction"},
              {"aten::var_mean", "correction"},
          });
-  torch::Library& autograd =
-      library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA);
+  torch::Library& autograd = library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradXLA);
   for (const char* name : {"aten::mish_backward", "aten::silu_backward"}) {
     override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, name, "",
                               Remedy{composed_backward});
