@@ -1,0 +1,12 @@
+"""Positions from a mask, and a comparison with the number that a mask was filled with."""
+
+import torch
+import torch_xla
+
+device = torch_xla.device()
+# README: begin
+mask = torch.tensor([[True, True, False, True]], device=device)
+print(mask.cumsum(1).dtype, mask.cumsum(1).tolist())
+bias = torch.full((2,), -1e9, dtype=torch.bfloat16, device=device)
+print((bias == -1e9).tolist())
+# README: end
