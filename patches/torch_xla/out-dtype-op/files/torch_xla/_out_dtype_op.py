@@ -140,6 +140,9 @@ def _xla(op, dtype, *args):
     result = _native(op, dtype, args)
     if result is not None:
         return result
+    if op in _NATIVE:
+        # Raises if the operands do not fit, for which torch_xla before 2.9 ends the process.
+        op(*pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), args))
     return _by_casts(op, dtype, args) if _has_float8(args) else out_dtype_dense(op, dtype, *args)
 
 
