@@ -1,7 +1,7 @@
 """Whether the C++ of this build may read the pending IR of this torch_xla.
 
-``csrc/castoff/lazy_ir.cpp`` knows how; it serves the wheels of torch_xla 2.6.0, 2.7.0, 2.8.1 and 2.9.0 that PyPI has, and
-no others.
+``csrc/castoff/lazy_ir.cpp`` knows how. It serves the wheels of torch_xla 2.6.0, 2.7.0, 2.8.1 and 2.9.0 that PyPI has,
+and no others.
 """
 
 import ctypes
