@@ -3,7 +3,8 @@
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
 wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
 topic, what is gone and what came, between the two marks in README.md. --check compares both with what
-is there and exits with 1 if they differ. README.md also shows two topics whole, one of them at its top. Where
+is there and exits with 1 if they differ. --only runs the program of one topic, and takes what the document has of
+the others. README.md also shows two topics whole, one of them at its top. Where
 environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as well, at the document's end.
 """
 
@@ -32,6 +33,11 @@ BEGIN_FIRST = "<!-- the first example: made by bench/before_after.py --write -->
 END_FIRST = "<!-- the first example: end -->"
 BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
 END_2_1 = "<!-- before and after on 2.1: end -->"
+SECTION = re.compile(
+    r"## \[`[^`]+`\]\(\.\./(?P<topic>[^)]+)\)\n\n(?P<title>.*?)\n\n```python\n(?P<program>.*?)\n```\n\n"
+    r"Stock:\n```\n(?P<stock>.*?)\n```\n\ncastoff:\n```\n(?P<patched>.*?)\n```",
+    re.DOTALL,
+)
 EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
 
 
@@ -61,6 +67,17 @@ class Example:
         marked = text.split("# README: begin\n")[1].split("# README: end\n")[0].rstrip(" ")
         program = textwrap.dedent(marked).strip()
         return cls(path.parent.relative_to(ROOT), title, program, stock, patched)
+
+    @classmethod
+    def of_section(cls, section: str) -> Example:
+        """Read a section of the document, as `section` wrote it."""
+        match = SECTION.fullmatch(section.strip())
+        assert match is not None, f"{DOCUMENT.name} has a section of another form:\n{section}"
+        return cls(Path(match["topic"]), match["title"], match["program"], match["stock"], match["patched"])
+
+    def section(self) -> str:
+        """Its section of the document."""
+        return f"## [`{self.topic.name}`](../{self.topic})\n\n{self.whole()}"
 
     def whole(self) -> str:
         """The program and its IR, before and after."""
@@ -98,8 +115,7 @@ def document(examples: list[Example], on_2_1: str) -> str:
     """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
     head = "# Before and after\n\nEach topic's program, and its IR under stock wheels and under castoff's. "
     head += "Made by `bench/before_after.py --write`.\n\n"
-    parts = [f"## [`{e.topic.name}`](../{e.topic})\n\n{e.whole()}" for e in examples]
-    return head + "\n\n".join([*parts, f"## On torch 2.1\n\n{on_2_1}"]) + "\n"
+    return head + "\n\n".join([*(example.section() for example in examples), f"## On torch 2.1\n\n{on_2_1}"]) + "\n"
 
 
 def whole(examples: list[Example], topic: str) -> str:
@@ -115,6 +131,12 @@ def table(examples: list[Example]) -> str:
         rows.append(example.row(example.topic.name + (f"-{n}" if (n := seen[example.topic.name]) else "")))
         seen[example.topic.name] += 1
     return "\n".join([BEGIN, "", whole(examples, HEADLINE), "", *head, *rows, "", END])
+
+
+def present_examples() -> list[Example]:
+    """Read the examples that the document has."""
+    sections = re.split(r"(?m)^(?=## )", DOCUMENT.read_text())[1:]
+    return [Example.of_section(section) for section in sections if section.startswith("## [`")]
 
 
 def run_all(paths: list[Path], stock: Path, patched: Path) -> list[Example]:
@@ -137,12 +159,18 @@ def main(
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     stock_2_1: Annotated[Path | None, typer.Option("--stock-2.1", help="The same, of pin 2.1.")] = None,
     patched_2_1: Annotated[Path | None, typer.Option("--patched-2.1", help="The same, of pin 2.1.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="TOPIC", help="Run the program of this topic only.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the result into README.md and docs/.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md and docs/.")] = False,
 ) -> None:
     """Show what each topic changes in the IR."""
     paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: (path.parent.name, path))
-    examples = run_all(paths, stock, patched)
+    if only and not any(path.parent.name == only for path in paths):
+        raise SystemExit(f"expected a topic with an example.py, found {only!r}")
+    examples = run_all([path for path in paths if only in (None, path.parent.name)], stock, patched)
+    if only:
+        examples += [example for example in present_examples() if example.topic.name != only]
+        examples.sort(key=lambda example: (example.topic.name, example.topic / "example.py"))
     if stock_2_1 and patched_2_1:
         [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1)
         on_2_1 = f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}"

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -305,12 +306,12 @@ class _Hunks:
         present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
         for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
             if not _occurs(expected, present):
-                # A few lines more: earlier topics may have moved the lines.
-                window = present[max(start - 1 - _AROUND, 0) : start - 1 + len(expected) + _AROUND]
-                return (
-                    f"the hunk at line {start} expects\n{_quote(expected)}\n"
-                    f"and the file has there\n{_quote(window) if window else '    (the end of the file)'}"
-                )
+                at = _nearest(expected, present, start - 1)
+                there = "and the file has none of these lines"
+                if at is not None:
+                    window = present[max(at - _AROUND, 0) : at + len(expected) + _AROUND]
+                    there = f"and the nearest lines in the file, at line {at + 1}, are\n{_quote(window)}"
+                return f"the hunk at line {start} expects\n{_quote(expected)}\n{there}"
         return "each hunk matches the file, but not in this order"
 
 
@@ -345,6 +346,16 @@ def _old_sides(patch: str, path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _occurs(block: list[str], lines: list[str]) -> bool:
     return any(lines[at : at + len(block)] == block for at in range(len(lines) - len(block) + 1))
+
+
+def _nearest(block: list[str], lines: list[str], expected_at: int) -> int | None:
+    """Return where a file has the most lines of a block; of several such places, the nearest to the expected one."""
+    wanted = Counter(line for line in block if line.strip())
+    scores = [(Counter(lines[at : at + len(block)]) & wanted).total() for at in range(len(lines))]
+    if not any(scores):
+        return None
+    most = max(scores)
+    return min((at for at, score in enumerate(scores) if score == most), key=lambda at: abs(at - expected_at))
 
 
 def _quote(lines: list[str]) -> str:

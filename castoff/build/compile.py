@@ -352,4 +352,5 @@ def _check_exports(path: Path, symbols: Sequence[str]) -> None:
             expected="a definition, with default visibility, of each symbol under [overlay] in topic.toml",
             found="none of\n" + "\n".join(f"  {name}" for name in missing),
             next_step="Compare the names with those in the object files (nm), or remove them from topic.toml.",
+            symbols=missing,
         )

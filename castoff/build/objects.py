@@ -151,7 +151,8 @@ def make_libraries(libraries: Sequence[Library], compiler: Path, folder: Path, c
         context.cache.keep_file(_place(context.cache, key), path)
     context.cache.trim(context.cache.objects, most=_MOST_OBJECTS)
     if completed.returncode != 0:
-        _fail(completed, [library.path.name for library in libraries if not library.path.is_file()])
+        failed = {unit.name: made[key] for key, unit in missing.items() if key not in compiled}
+        _fail(completed, [library.path.name for library in libraries if not library.path.is_file()], failed)
 
 
 _MOST_OBJECTS = 500
@@ -208,21 +209,37 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([$: ])", r"$\1", str(path))
 
 
-def _fail(completed: Completed, names: Sequence[str]) -> None:
+def _fail(completed: Completed, names: Sequence[str], failed: Mapping[str, Path]) -> None:
     raise CompileError(
         f"{' and '.join(names)} cannot be compiled",
         expected="each C++ file of the topics compiles without a warning, and the library links",
-        found=first_error(completed),
+        found=first_error(completed.output) or f"exit status {completed.returncode}; it ended with\n{completed.tail}",
         next_step=f"Read the whole log: {completed.log} and correct the topic that it names.",
+        sources=_errors_by_source(completed.output, failed),
     )
 
 
-def first_error(completed: Completed) -> str:
-    """Return the first error of a compiler or linker in its own words: place, message and line of code."""
-    lines = completed.output.splitlines()
+def _errors_by_source(output: str, failed: Mapping[str, Path]) -> dict[str, str]:
+    """Return the first error of each source that ninja could not compile.
+
+    Args:
+        output: What ninja wrote: for each failure "FAILED: ", the object, the command and its output.
+        failed: For each such source, its object.
+    """
+    blocks = output.split("\nFAILED: ")[1:]
+    errors = {}
+    for name, path in failed.items():
+        own = next((block for block in blocks if str(path) in block.partition("\n")[0]), "")
+        errors[name] = first_error(own) or "see the log"
+    return errors
+
+
+def first_error(output: str) -> str:
+    """Return the first error of a compiler or linker in its own words, or "": place, message and line of code."""
+    lines = output.splitlines()
     wrong = [number for number, line in enumerate(lines) if _DIAGNOSTIC.search(line)]
     if not wrong:
-        return f"exit status {completed.returncode}; it ended with\n{completed.tail}"
+        return ""
     first = wrong[0]
     begin = first
     while begin > 0 and _LEADS_TO.search(lines[begin - 1]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 INTERNAL_EXIT_CODE = 70
@@ -78,10 +79,33 @@ class ApplyError(CastoffError):
 
 
 class CompileError(CastoffError):
-    """An overlay does not compile, or does not have the symbols that its topics declare."""
+    """An overlay does not compile, or does not have the symbols that its topics declare.
+
+    Args:
+        summary: As of every error.
+        expected: As of every error.
+        found: As of every error.
+        next_step: As of every error.
+        sources: The sources that do not compile, as "project/topic/file", each with its first error.
+        symbols: The symbols that the topics declare and the overlay does not have.
+    """
 
     exit_code = 14
     kind = "compile"
+
+    def __init__(
+        self,
+        summary: str,
+        *,
+        expected: str,
+        found: str,
+        next_step: str,
+        sources: Mapping[str, str] | None = None,
+        symbols: Sequence[str] = (),
+    ) -> None:
+        super().__init__(summary, expected=expected, found=found, next_step=next_step)
+        self.sources = dict(sources or {})
+        self.symbols = tuple(symbols)
 
 
 class RepackError(CastoffError):

@@ -95,6 +95,8 @@ class Drift:
         if self.fit.failed:
             kinds = {trial.outcome.value for trial in self.fit.failed}
             return f"{', '.join(sorted(kinds))} ({len(self.fit.failed)} of {len(self.fit.trials)} files)"
+        if not self.fit.trials and self.fit.skipped:
+            return f"not tried ({len(self.fit.skipped)} C++ files)"
         skipped = f", {len(self.fit.skipped)} C++ files not tried" if self.fit.skipped else ""
         return f"yes ({len(self.fit.trials)} files{skipped})"
 
@@ -125,7 +127,7 @@ class Drift:
         trials = self.fit.trials
         return {
             "topic": self.topic.key,
-            "applies": not self.fit.failed,
+            "applies": not self.fit.failed if trials or not self.fit.skipped else None,
             "hunks_of": self.fit.pin,
             "files": [{"path": one.path, "outcome": one.outcome.value, "detail": one.detail} for one in trials],
             "skipped": list(self.fit.skipped),

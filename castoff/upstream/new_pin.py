@@ -45,9 +45,6 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 _EXACT_PLATFORM = re.compile(r"manylinux_2_\d+_x86_64")
-_FAILED_FILE = re.compile(r"patches/(torch(?:_xla)?/[a-z0-9-]+)/")
-_FIRST_ERROR = re.compile(r"error: (.*)")
-_LOG = re.compile(r"whole log: (\S+)")
 _MOST_ROUNDS = 5
 
 
@@ -103,6 +100,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
         if topic.key in found.states:
             written += write_topic(topic, pin.name, found, root)
     hand += found.hand
+    hand.append("README.md: the table of pins, and the column or row of the pin in other tables")
     hand.append(f"the tests: ./build.sh --target cpu --pin {name}, then ci/test.sh with its wheels")
     _report(pin, topics, found, hand, written=written, console=console)
 
@@ -408,22 +406,24 @@ def _own_interpose(topic: Topic, symbols: Symbols) -> tuple[str, ...]:
 
 def _blame(error: CompileError, topics: Sequence[Topic], found: Found) -> bool:
     """Record each topic that cannot be compiled; return whether there was one."""
-    log = _LOG.search(error.next_step)
-    text = Path(log[1]).read_text(encoding="utf-8", errors="replace") if log is not None else error.found
-    wrong = _failures(text)
+    blamed = False
     for topic in topics:
-        if topic.key in wrong and found.states.get(topic.key) == "applies":
-            found.cannot(topic, f"its C++ does not compile there: {wrong[topic.key]}")
-            found.symbols.pop(topic.key, None)
+        if found.states.get(topic.key) != "applies":
             continue
-        # Or it compiles, but does not export what it declares.
+        sources = {name: text for name, text in error.sources.items() if name.startswith(f"{topic.key}/")}
         symbols = found.symbols.get(topic.key, Symbols())
-        absent = [name for name in (*symbols.interpose, *symbols.exports) if f"  {name}\n" in f"{error.found}\n"]
-        if absent and found.states.get(topic.key) == "applies":
+        absent = [name for name in (*symbols.interpose, *symbols.exports) if name in error.symbols]
+        if sources:
+            names = ", ".join(name.removeprefix(f"{topic.key}/") for name in sources)
+            found.cannot(topic, f"its C++ does not compile there: {names}")
+            found.hand += [f"  {name}: {text}" for name, text in sources.items()]
+        elif absent:
             found.cannot(topic, f"compiled there, its C++ does not define {', '.join(absent)}")
-            found.symbols.pop(topic.key)
-            wrong[topic.key] = ""
-    return any(key in found.states for key in wrong)
+        else:
+            continue
+        found.symbols.pop(topic.key, None)
+        blamed = True
+    return blamed
 
 
 def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: Found) -> None:
@@ -433,17 +433,6 @@ def _give_up(project: str, error: CompileError, topics: Sequence[Topic], found: 
             found.cannot(topic, f"the overlay does not build: {error.summary}")
             found.symbols.pop(topic.key, None)
     found.hand.append(f"the overlay of {project}: {error.summary}: {error.found}")
-
-
-def _failures(log: str) -> dict[str, str]:
-    """Return the first error of each topic with files that ninja could not compile."""
-    wrong: dict[str, str] = {}
-    for block in log.split("\nFAILED: ")[1:]:
-        topic = _FAILED_FILE.search(block.partition("\n")[0])
-        error = _FIRST_ERROR.search(block)
-        if topic is not None:
-            wrong.setdefault(topic[1], error[1] if error is not None else "see its log")
-    return wrong
 
 
 def _verify(overlay: Overlay, torch: TorchTree, pin: Pin, found: Found) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from castoff.upstream.source_tree import IDENTITY
 
 _PLAIN = "100644"
 _MOST_CONTEXT = 50
+_OLD_LINES = re.compile(r"(?m)^@@ -(\d+)(?:,(\d+))? ")
 _INDEX_LINE = re.compile(rb"(?m)^index [0-9a-f]+\.\.[0-9a-f]+ [0-7]+\n")  # `git apply` does not use them without --3way
 
 
@@ -80,6 +81,7 @@ class _Edited:
         trees = self._edited_trees()
         changes = self._repository.changes(self._parent, trees[0])
         _check_changes(changes)
+        self._check_owners(changes, trees[0])
         new = self._scratch / "topic"
         files = [change.path for change in changes if change.status == "A"]
         hunks = [change.path for change in changes if change.status == "M"]
@@ -158,6 +160,42 @@ class _Edited:
                 )
             trees.append(tree)
         return [*trees, working]
+
+    def _check_owners(self, changes: Sequence[Change], tree: str) -> None:
+        """Check that no line or file of a topic below is changed. The topics above are checked by `_edited_trees`."""
+        below = {commit.commit: commit.topic for commit in self._commits[: self._at]}
+        base = self._repository.one("rev-parse", f"{self._commits[0].commit}^")
+        for change in changes:
+            if change.status != "M":
+                continue
+            if not self._repository.succeeds("cat-file", "-e", f"{base}:{change.path}"):
+                added = self._repository.one("log", "--diff-filter=A", "--format=%H", self._parent, "--", change.path)
+                raise self._others_line(below.get(added, "another topic"), change.path, 1)
+            for line, commit in self._replaced_lines(change.path, tree):
+                if commit in below:
+                    raise self._others_line(below[commit], change.path, line)
+
+    def _replaced_lines(self, path: str, tree: str) -> Iterator[tuple[int, str]]:
+        """Yield the lines below the topic that its tree no longer has, with the commit that each is from."""
+        # The options with names override a user's settings.
+        options = ("-U0", "--no-color", "--no-ext-diff", "--no-textconv")
+        diff = self._repository.git("diff-tree", "-r", "-p", *options, self._parent, tree, "--", f":(literal){path}")
+        for start, count in _OLD_LINES.findall(diff):
+            if count == "0":
+                continue
+            blamed = self._repository.git(
+                "blame", "-s", "-l", "--root", "-L", f"{start},+{count or 1}", self._parent, "--", path
+            )
+            for offset, line in enumerate(blamed.splitlines()):
+                yield int(start) + offset, line.split()[0].lstrip("^")
+
+    def _others_line(self, topic: str, path: str, line: int) -> CheckoutError:
+        return _error(
+            f"the edits change a line of {topic}",
+            f"edits of upstream's lines and of those of {self._own.topic}",
+            f"an edit of {path}, line {line} (without {self._own.topic} and the topics above it)",
+            f"Refresh {topic} with that edit, and edit {self._own.topic} after that.",
+        )
 
     def _hunks_of(self, path: str, tree: str) -> bytes:
         """Return the diff of a file, with the least context that is unique in it."""

@@ -211,6 +211,10 @@ def _edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def _append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
 def test_edits_come_back_as_hunks_and_files(upstream: Upstream, tmp_path: Path) -> None:
     folder = upstream.checkout(tmp_path / "checkout")
     _edit(folder / "torch/engine.cpp", "first();\n", "first(1);\n")
@@ -267,6 +271,9 @@ def test_a_new_file_that_is_gone_goes_from_the_topic(upstream: Upstream, tmp_pat
         (lambda folder: (folder / "torch/other.py").unlink(), "below", "is removed"),
         (lambda folder: (folder / "data.bin").write_bytes(b"\0"), "below", "cannot contain data.bin"),
         (lambda folder: _edit(folder / "torch/engine.cpp", "second();", "mine();"), "below", "do not fit torch/below"),
+        (lambda folder: _edit(folder / "torch/engine.cpp", "first();", "mine();"), "above", "a line of torch/below"),
+        (lambda folder: _edit(folder / "torch/engine.cpp", "first();\n", ""), "above", "a line of torch/below"),
+        (lambda folder: _append(folder / "torch/new.py", "more = 1\n"), "above", "a line of torch/below"),
         (lambda _folder: None, "nobody", "nobody is not a topic of this checkout"),
     ],
 )

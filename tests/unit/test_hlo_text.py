@@ -151,5 +151,5 @@ return %5, %2, %15
 
 @pytest.mark.parametrize("text", ["", "HloModule x\n", "%a (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n"])
 def test_text_without_an_entry_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no ENTRY"):
+    with pytest.raises(ValueError, match="expected HLO with an ENTRY"):
         parse_hlo(text)
