@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import zlib
 from email.parser import Parser
 from pathlib import Path
 from zipfile import ZipFile
@@ -76,6 +77,36 @@ def test_constraints_keep_stock_wheels_out(project, tmp_path, manifest):
     )
     assert found.returncode == 0, found.stderr
     assert "castoff" in found.stderr
+
+
+def test_an_environment_has_the_files_of_the_wheels_and_no_others():
+    """As an installer would leave it, though `castoff env` begins with a copy of one that has the stock wheels."""
+    made = subprocess.run([*CASTOFF, "env", "patched", "--pin", PIN], check=True, capture_output=True, text=True)
+    python = Path(made.stdout.strip())
+    (site,) = python.parents[1].glob("lib/python3*/site-packages")
+    wanted = {}
+    for wheel in DIST.glob("*.whl"):
+        with ZipFile(wheel) as archive:
+            files = [info for info in archive.infolist() if not info.is_dir()]
+        wanted |= {info.filename: info for info in files if not info.filename.endswith(".dist-info/RECORD")}
+    for name, info in wanted.items():
+        assert crc32_of(site / name) == info.CRC, f"{name} is not the wheel's"
+        assert os.access(site / name, os.X_OK) == bool(info.external_attr >> 16 & 0o100), name
+    folders = {name.partition("/")[0] for name in wanted if "/" in name}
+    there = [path for folder in folders for path in (site / folder).rglob("*") if path.is_file()]
+    own = {"INSTALLER", "RECORD", "REQUESTED", "direct_url.json"}
+    extra = [path for path in there if path.suffix != ".pyc" and path.name not in own]
+    assert {path.relative_to(site).as_posix() for path in extra} <= wanted.keys()
+    runner = python.with_name("torchrun").read_text().splitlines()
+    assert str(python.parent) in "".join(runner[:3])
+
+
+def crc32_of(path):
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
 
 
 def test_the_manifest_tells_what_is_there(manifest):
