@@ -22,6 +22,7 @@ from other_process import completed, run
 from torch.nn import functional
 
 DEVICE = torch_xla.device()
+HAS_FRONTEND_ATTRIBUTES = "arg7" in (getattr(torch_xla._XLAC, "_xla_custom_call", None).__doc__ or "")
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
@@ -435,11 +436,27 @@ def test_custom_calls():
 
     def call(target="a", has_side_effect=False, backend_config="", api_version=1):
         arguments = target, [[4, 4]], [torch.float32], has_side_effect, backend_config, api_version
-        frontend_attributes = [{}] if "arg7" in torch_xla._XLAC._xla_custom_call.__doc__ else []
-        return torch_xla._XLAC._xla_custom_call([x], *arguments, *frontend_attributes)
+        return torch_xla._XLAC._xla_custom_call([x], *arguments, *([{}] if HAS_FRONTEND_ATTRIBUTES else []))
 
     variants = [{}, {"target": "b"}, {"has_side_effect": True}, {"backend_config": "x"}, {"api_version": 2}]
     distinct(lambda variant: call(**variant), *variants)
+
+
+OTHER_FRONTEND_ATTRIBUTES = """
+import torch, torch_xla
+from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call as call
+x = torch.ones(4).to("xla")
+for place in ("device", "device", "pinned_host", "device"):
+    call([x], "annotate_device_placement", [[4]], [torch.float32], True, frontend_attributes={"placement": place})
+"""
+
+
+@fails_on_stock
+@pytest.mark.skipif(not HAS_FRONTEND_ATTRIBUTES, reason="custom calls of this torch_xla have no frontend attributes")
+def test_other_frontend_attributes_are_warned_of_once():
+    """torch_xla's node keeps them to itself, and to its text as well: the key cannot have them."""
+    warning = "custom calls of 'annotate_device_placement' have different frontend attributes"
+    assert completed("-c", OTHER_FRONTEND_ATTRIBUTES).stderr.count(warning) == 1
 
 
 # ---- off, and out of effect

@@ -37,6 +37,8 @@ def install() -> None:
     library.castoff_graph_identity_set_settings.argtypes = [ctypes.c_uint64]
     if hasattr(_XLAC, "_xla_set_mat_mul_precision"):
         _follow_precision()
+    if hasattr(_XLAC, "_xla_custom_call"):
+        _watch_frontend_attributes()
     _castoff.install_kernels("graph-identity")
     with _quietly():
         _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
@@ -60,6 +62,31 @@ def _follow_precision() -> None:
     _XLAC._xla_set_mat_mul_precision = set_and_say
     # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
     say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
+
+
+def _watch_frontend_attributes() -> None:
+    """Warn once when two custom calls differ in their frontend attributes alone, which no key has."""
+    custom_call = _XLAC._xla_custom_call
+    seen: dict[str, dict] = {}
+    warned = False
+
+    @functools.wraps(custom_call)
+    def watched(inputs, target, *arguments):
+        nonlocal warned
+        # The last argument; the binding of torch_xla 2.6 has none.
+        attributes = arguments[-1] if arguments and isinstance(arguments[-1], dict) else None
+        if attributes is not None and not warned and seen.setdefault(target, attributes) != attributes:
+            warned = True
+            warnings.warn(
+                f"castoff: custom calls of {target!r} have different frontend attributes ({seen[target]} and "
+                f"{attributes}). They are not in the key of a graph: two graphs that differ in nothing else run as one "
+                "another. Put one of the calls into a graph of another form, or state the difference in "
+                "backend_config (pytorch/xla#8353).",
+                stacklevel=3,
+            )
+        return custom_call(inputs, target, *arguments)
+
+    _XLAC._xla_custom_call = watched
 
 
 @contextlib.contextmanager
