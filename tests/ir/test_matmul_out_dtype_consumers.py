@@ -235,7 +235,7 @@ def test_the_import_sets_the_flag_beside_the_users_own(own):
     assert {"--xla_cpu_use_xnnpack=false", *own.split()} <= set(flags("CPU", XLA_FLAGS=own))
 
 
-@fails_on_stock
+@pytest.mark.passes_on_stock
 @pytest.mark.since("2.7", "XNNPACK")
 def test_the_users_flag_stands():
     assert [f for f in flags("CPU", XLA_FLAGS="--xla_cpu_use_xnnpack=true") if "xnnpack" in f] == [

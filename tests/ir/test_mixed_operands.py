@@ -175,8 +175,6 @@ WRONG_ON_STOCK = [
     *product(("remainder 0-d", "maximum 0-d", "clamp 0-d", "where 0-d"), ((bf16, f32), (f32, f64))),
     *product(("pow", "atan2", "fmod", "remainder", "maximum", "minimum"), ((bf16, f16),)),
     *product(("mse_loss", "smooth_l1_loss"), ((bf16, f16),)),
-    *product(("maximum 0-d", "minimum 0-d", "atan2 0-d"), ((bf16, f16),)),
-    ("addcmul 0-d", (bf16, bf16, f16)),
     ("add_ 0-d", (bf16, f32)),
     ("lerp 0-d", (bf16, bf16, f32)),
     ("x[mask] = 0-d", (bf16, f32)),

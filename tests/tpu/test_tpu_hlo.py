@@ -243,7 +243,7 @@ def test_two_compilers_at_once(tpu_compiler, tmp_path):
     [
         (b"not MLIR", "v5e:2x2", 1, {}, "not StableHLO"),
         (b"module { func.func @f() { return } }", "v5e:2x2", 1, {}, "does not compile"),
-        (None, "v5e:2x2", 5, {}, "not so many devices"),
+        (None, "v5e:2x2", 5, {}, "has fewer devices"),
         (None, "v5e:2x2", 1, {"xla_no_such_option": "1"}, "does not compile"),
     ],
 )
