@@ -23,7 +23,7 @@ def programs():
                 yield pytest.param(textwrap.dedent(match[2]), id=f"{path.name}:{line}")
 
 
-@pytest.mark.parametrize("program", programs())
+@pytest.mark.parametrize("program", list(programs()))
 def test_a_program_of_the_docs(program, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(program, encoding="utf-8")

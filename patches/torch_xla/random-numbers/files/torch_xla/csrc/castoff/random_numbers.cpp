@@ -9,6 +9,7 @@
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/floor_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/ne_ops.h>
 
 #include <atomic>
 #include <cmath>
@@ -44,14 +45,19 @@ bool is_wide(ScalarType dtype) {
   return dtype == ScalarType::Float || dtype == ScalarType::Double || c10::isComplexType(dtype);
 }
 
-// Arguments from `first` on that are tensors of a narrow dtype are float32, and the results take
-// the dtype of argument 0.
-template <size_t first>
+// Zeros and ones reach another dtype as truth values, without a cast between float dtypes.
+Tensor truth(const Tensor& drawn) {
+  return at::_ops::ne_Scalar::redispatch(kXla, drawn, 0);
+}
+
+// Arguments that are tensors of a narrow dtype are float32, and the results, zeros and ones or
+// numbers, take the dtype of argument 0.
+template <bool zeros_and_ones>
 void draw_wide(Call& call) {
   seed();
   const ScalarType dtype = call.tensor(0).scalar_type();
   if (C10_LIKELY(is_wide(dtype))) return call.proceed();
-  for (size_t i = first; i < call.size(); ++i) {
+  for (size_t i = 0; i < call.size(); ++i) {
     if (call[i].isTensor() && call.tensor(i).defined() && !is_wide(call.tensor(i).scalar_type())) {
       call[i] = cast(call.tensor(i), ScalarType::Float);
     }
@@ -60,7 +66,8 @@ void draw_wide(Call& call) {
   call.proceed();
   for (size_t i = 0; i < results; ++i) {
     const Tensor& result = call.result(i).toTensor();
-    if (result.scalar_type() == ScalarType::Float) call.result(i) = cast(result, dtype);
+    if (result.scalar_type() != ScalarType::Float) continue;
+    call.result(i) = cast(zeros_and_ones ? truth(result) : result, dtype);
   }
 }
 
@@ -68,14 +75,16 @@ void write(Tensor self, const Tensor& drawn) {
   at::_ops::copy_::redispatch(kXla, self, cast(drawn, self.scalar_type()), false);
 }
 
-// An operator that draws in place.
+// An operator that draws in place, zeros and ones or numbers.
+template <bool zeros_and_ones>
 void draw_wide_in_place(Call& call) {
   seed();
   const Tensor self = call.tensor(0);
   if (C10_LIKELY(is_wide(self.scalar_type()))) return call.proceed();
   call[0] = cast(self, ScalarType::Float);
   call.proceed();
-  write(self, call.result().toTensor());
+  const Tensor drawn = call.result().toTensor();
+  write(self, zeros_and_ones ? truth(drawn) : drawn);
   call.result() = self;
 }
 
@@ -108,22 +117,17 @@ void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, uniform, {{"aten::uniform_", ""}});
-  remedy(xla, draw_wide<0>,
+  remedy(xla, draw_wide<true>, {{"aten::bernoulli", ""}, {"aten::bernoulli", "p"}});
+  remedy(xla, draw_wide<false>,
          {
-             {"aten::bernoulli", ""},
-             {"aten::bernoulli", "p"},
              {"aten::native_dropout", ""},
              {"aten::normal", "Tensor_Tensor"},
              {"aten::normal", "Tensor_float"},
              {"aten::rrelu_with_noise", ""},
          });
-  remedy(xla, draw_wide_in_place,
-         {
-             {"aten::bernoulli_", "Tensor"},
-             {"aten::bernoulli_", "float"},
-             {"aten::exponential_", ""},
-             {"aten::normal_", ""},
-         });
+  remedy(xla, draw_wide_in_place<true>,
+         {{"aten::bernoulli_", "Tensor"}, {"aten::bernoulli_", "float"}});
+  remedy(xla, draw_wide_in_place<false>, {{"aten::exponential_", ""}, {"aten::normal_", ""}});
   remedy(xla, seed_only,
          {
              {"aten::multinomial", ""},
