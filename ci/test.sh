@@ -113,7 +113,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q tests/wheels
   section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
-    in_environment "stock-$pin" --stock tests/ir tests/torch
+    in_environment "stock-$pin" --stock --tb=native tests/ir tests/torch
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
@@ -168,7 +168,7 @@ done
 section 'the wheels' .venv/bin/python -m pytest -q tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'patched wheels' in_environment patched tests/torch tests/ir
-section 'stock wheels: what proves a difference must fail' in_environment stock --stock tests/ir tests/torch
+section 'stock wheels: what proves a difference must fail' in_environment stock --stock --tb=native tests/ir tests/torch
 section 'the TPU compiler: environment' make_compiler
 section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
 section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
