@@ -3,7 +3,7 @@
 Runs wide_gradients.py in an environment with stock wheels and in one with patched wheels: the relative
 error of a weight's gradient after 64 micro-batches, and under callgrind the instructions of tracing a
 matrix product and a training step of weights without a grad_dtype, and a step of which every weight is
-wide: the median of some calls. Exit status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
+wide: the median of some calls, with the topics that this takes, and of a step with all topics. Exit status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.table import Table
 from side_by_side import need_valgrind, run, run_all
 
 PROGRAM = Path(__file__).with_name("wide_gradients.py")
+PATCHES = PROGRAM.parent.parent / "patches"
 MAX_ERROR = 1e-6
 
 
@@ -39,14 +40,14 @@ class Cost:
         return self.patched / self.stock
 
 
-def instructions(python: Path) -> list[float]:
-    """Of each thing that the program measures, one call: the median, as a call now and then does what others do not."""
+def instructions(python: Path, disabled: str) -> list[float]:
+    """Without the topics ``disabled``. Of each thing that the program measures, one call: the median, as a call now and then does what others do not."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--instr-atstart=no", "--collect-atstart=no", f"--callgrind-out-file={folder}/out"]
         under = ["valgrind", "--tool=callgrind", *options]
         # With malloc's usual lists, the work of merging free blocks differs by 1 % from one run to the next.
         allocator = "glibc.malloc.tcache_count=60000"
-        rounds = run(python, PROGRAM, "instructions", under=under, GLIBC_TUNABLES=allocator)["rounds"]
+        rounds = run(python, PROGRAM, "instructions", under=under, GLIBC_TUNABLES=allocator, CASTOFF_DISABLE=disabled)["rounds"]
         dumps = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
         totals = [re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE) for path in dumps]
     counts = [int(total[1]) for total in totals if total is not None]
@@ -65,13 +66,15 @@ def main(
     """Compare weight gradients under stock and patched wheels: accuracy and instructions."""
     need_valgrind()
     mm, step = range(2)
-    (stock_counts, counts), (stock_errors, errors) = (
-        run_all([(python,) for python in (stock, patched)], function) for function in (instructions, accuracy)
-    )
+    topics = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")}
+    others = ",".join(sorted(topics - {"kill-switch", "grad-dtype", "wide-weight-grad"}))
+    stock_counts, counts, all_counts = run_all([(stock, ""), (patched, others), (patched, "")], instructions)
+    stock_errors, errors = run_all([(stock,), (patched,)], accuracy)
     costs = [
         Cost("mm, no grad_dtype", stock_counts[mm], counts[mm], 1.03),
         Cost("training step, no grad_dtype", stock_counts[step], counts[step], 1.01),
         Cost("training step, every weight wide", stock_counts[step], counts[-1], 1.05),
+        Cost("training step, no grad_dtype, all topics", stock_counts[step], all_counts[step], 1.02),
     ]
     wide_error = errors["float32 gradients"]
     if as_json:

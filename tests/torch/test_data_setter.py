@@ -502,6 +502,7 @@ class AskedForItsSize(torch.Tensor):
 
 
 @pytest.mark.fails_on_stock
+@pytest.mark.since("2.6", "torch.autograd.graph.get_gradient_edge")
 def test_sizes_in_python_do_not_deadlock_with_a_thread_that_asks_for_the_grad_dtype(monkeypatch):
     """The assignment holds a lock while it asks for sizes, for which it needs the GIL."""
     w = AskedForItsSize(torch.ones(3, dtype=BF16))

@@ -51,8 +51,7 @@ inline bool is_half(at::ScalarType dtype) {
 
 // torch_xla's own cast of a bare XLA tensor; below autograd.
 inline at::Tensor cast(const at::Tensor& t, at::ScalarType dtype) {
-  return at::_ops::_to_copy::redispatch(kXla, t, dtype, std::nullopt, std::nullopt, std::nullopt,
-                                        /*non_blocking=*/false, std::nullopt);
+  return at::_ops::_to_copy::redispatch(kXla, t, dtype, {}, {}, {}, /*non_blocking=*/false, {});
 }
 
 // The dispatcher warns of the first kernel that takes another's place, once in a process. Here that
@@ -71,8 +70,9 @@ class QuietOverride final : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-inline torch::Library& library(torch::Library::Kind kind, const char* ns,
-                               std::optional<c10::DispatchKey> key) {
+// `key` is a dispatch key or std::nullopt: torch 2.1 has an optional of its own.
+template <class Key>
+torch::Library& library(torch::Library::Kind kind, const char* ns, Key key) {
   return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
 }
 
