@@ -47,7 +47,9 @@ def instructions(python: Path, disabled: str) -> list[float]:
         under = ["valgrind", "--tool=callgrind", *options]
         # With malloc's usual lists, the work of merging free blocks differs by 1 % from one run to the next.
         allocator = "glibc.malloc.tcache_count=60000"
-        rounds = run(python, PROGRAM, "instructions", under=under, GLIBC_TUNABLES=allocator, CASTOFF_DISABLE=disabled)["rounds"]
+        rounds = run(python, PROGRAM, "instructions", under=under, GLIBC_TUNABLES=allocator, CASTOFF_DISABLE=disabled)[
+            "rounds"
+        ]
         dumps = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
         totals = [re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE) for path in dumps]
     counts = [int(total[1]) for total in totals if total is not None]

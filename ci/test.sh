@@ -123,6 +123,8 @@ rest_of_2.9() {
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
+  section 'ten thousand random programs, with every cache on' env CASTOFF_RANDOM_GRAPHS=10000 PJRT_DEVICE=CPU \
+    "$work/patched/bin/python" -m pytest -q -n 2 -p no:cacheprovider tests/ir/test_random_graphs.py
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
     in_environment oracle tests/torch/test_grad_dtype_conformance.py
