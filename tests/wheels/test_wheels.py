@@ -3,11 +3,14 @@
 CASTOFF_PIN=2.6 in the environment means that pin's.
 """
 
+import filecmp
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+import time
 import zlib
 from email.parser import Parser
 from pathlib import Path
@@ -21,6 +24,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.core.tools import tool
+from castoff.formats.wheels import parse_record
 from castoff.model.changelog import release_number
 from castoff.model.pin import PROJECTS, load_pin
 from castoff.model.topics import load_topics, select
@@ -117,3 +121,92 @@ def test_the_manifest_tells_what_is_there(manifest):
     topics = select(load_topics(ROOT / "patches"), PIN)
     assert [topic["name"] for topic in manifest["topics"]] == [topic.key for topic in topics]
     assert str(Path.home()) not in text
+
+
+def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_path):
+    """With castoff's package, on the real stock wheels: the same files, then the same stock files as before."""
+    build = [*CASTOFF, "build", "--target", "package", "--pin", PIN, "--out", tmp_path]
+    subprocess.run(build, check=True)
+    (package,) = (tmp_path / "package").glob("castoff-*.whl")
+    assert package.stat().st_size < 5e6
+    castoff = installed_package(package, tmp_path)
+    stock, patched = (environment(kind, tmp_path) for kind in ("stock", "patched"))
+    before = identities(stock)
+
+    start = time.monotonic()
+    subprocess.run([castoff, "install", "--python", stock], check=True)
+    assert time.monotonic() - start < 30  # 1 s, on a machine that does nothing else
+    written = {path for path, identity in identities(stock).items() if identity not in before.values()}
+    assert sum((site(stock) / path).stat().st_size for path in written) < 5e6
+    ours, theirs = files(stock), files(patched)
+    assert ours == theirs
+    for path in ours:
+        one, other = site(stock) / path, site(patched) / path
+        if path.name == "RECORD":
+            assert rows(one) == rows(other)
+        else:
+            assert filecmp.cmp(one, other, shallow=False), f"{path} is not the wheel's"
+            assert one.stat().st_mode == other.stat().st_mode, path
+    subprocess.run([tool("uv"), "pip", "check", "--python", stock], check=True)
+    doctor = subprocess.run([stock, "-m", "castoff_doctor"], env={**os.environ, "PJRT_DEVICE": "CPU"}, check=False)
+    assert doctor.returncode == 0
+    state = subprocess.run([castoff, "status", "--python", stock], check=True, capture_output=True, text=True)
+    assert state.stdout.count("patched in place by castoff") == 2 and "changed since" not in state.stdout
+
+    subprocess.run([castoff, "uninstall", "--python", stock], check=True)
+    after = identities(stock)
+    assert {path: after.get(path) for path in before} == before
+    assert {path for path in after.keys() - before.keys() if path.suffix != ".pyc"} == set()
+
+
+def installed_package(package, folder):
+    """Install castoff's package with what it declares, in the versions of the lock file; return its command."""
+    lock = (ROOT / "ci" / "requirements.lock").read_text(encoding="utf-8")
+    versions = re.findall(r"^[\w.-]+==[^\s\\;]+", lock, re.MULTILINE)
+    (folder / "constraints.txt").write_text("\n".join(versions))
+    environment = current_uv_environment(Runner(folder / "logs", Console()))
+    uv, venv = tool("uv"), folder / "castoff"
+    subprocess.run([uv, "venv", "-q", "--no-project", "--python", sys.executable, venv], env=environment, check=True)
+    install = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python"]
+    constrained = [*install, "--constraint", folder / "constraints.txt", package]
+    subprocess.run(constrained, env=environment, check=True)
+    return venv / "bin" / "castoff"
+
+
+def environment(kind, folder):
+    """Return the Python of an environment: stock ones are made anew, since they are changed."""
+    where = [folder / kind] if kind == "stock" else []
+    made = [*CASTOFF, "env", kind, *where, "--pin", PIN]
+    return Path(subprocess.run(made, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def site(python):
+    (found,) = python.parents[1].glob("lib/python3*/site-packages")
+    return found
+
+
+def identities(python):
+    """Every file of an environment, as the system knows it: replaced and written files get another identity."""
+    paths = [path for path in site(python).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(site(python)): (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size)
+        for path in paths
+    }
+
+
+def files(python):
+    """The files of torch and torch_xla, but for what installers and Python itself add."""
+    paths = [path.relative_to(site(python)) for path in site(python).rglob("*") if path.is_file()]
+    ours = ("torch", "castoff")
+    return {
+        path
+        for path in paths
+        if path.parts[0].startswith(ours)
+        and path.suffix != ".pyc"
+        and path.name not in {"REQUESTED", "direct_url.json"}
+    }
+
+
+def rows(record):
+    named = {row for row in parse_record(record.read_bytes()) if Path(row.path).name != "REQUESTED"}
+    return {row for row in named if not row.path.endswith(".pyc")}
