@@ -140,7 +140,7 @@ def _make(
                         bases[project],
                         plan.wheel_version(project),
                         applied[project],
-                        requires=plan.pin.upstream(project).requires,
+                        requires=plan.requires(project),
                         overlay=overlay,
                         libraries=libraries,
                         folder=place.folder,

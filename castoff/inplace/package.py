@@ -122,7 +122,7 @@ def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes], overlay: st
         version=upstream.version,
         patched=plan.wheel_version(project),
         commit=upstream.commit,
-        requires=upstream.requires,
+        requires=plan.requires(project),
         stock={row.path: row.digest for row in record if row.path in members},
         new={name: record_digest(data) for name, data in sorted(members.items())},
         overlay=overlay,

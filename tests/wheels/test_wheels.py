@@ -83,6 +83,22 @@ def test_constraints_keep_stock_wheels_out(project, tmp_path, manifest):
     assert "castoff" in found.stderr
 
 
+def test_torch_xla_holds_on_to_its_torch(tmp_path):
+    """Without any constraints: a resolver finds no torch but castoff's for it."""
+    environment = current_uv_environment(Runner(tmp_path / "logs", Console()))
+    python = find_interpreter(json.loads((DIST / "manifest.json").read_text())["python"], Runner(tmp_path, Console()))
+    uv, folder, found = tool("uv"), tmp_path / "venv", []
+    subprocess.run([uv, "venv", "-q", "--python", python.path, folder], env=environment, check=True)
+    (xla,) = DIST.glob("torch_xla-*.whl")
+    for links in ([], ["--find-links", DIST]):
+        command = [uv, "pip", "install", "--dry-run", "--python", folder / "bin" / "python", *links, xla]
+        found.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False))
+    without, with_links = found
+    assert without.returncode != 0 and "castoff" in without.stderr
+    assert with_links.returncode == 0, with_links.stderr
+    assert re.search(r"\+ torch==\S+\+castoff", with_links.stderr)
+
+
 def test_an_environment_has_the_files_of_the_wheels_and_no_others():
     """As an installer would leave it, though `castoff env` begins with a copy of one that has the stock wheels."""
     made = subprocess.run([*CASTOFF, "env", "patched", "--pin", PIN], check=True, capture_output=True, text=True)
@@ -130,6 +146,8 @@ def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_
     (package,) = (tmp_path / "package").glob("castoff-*.whl")
     assert package.stat().st_size < 5e6
     castoff = installed_package(package, tmp_path)
+    refused = subprocess.run([castoff, "build", "--target", "cpu"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 19 and "castoff build needs castoff's tree" in refused.stderr
     stock, patched = (environment(kind, tmp_path) for kind in ("stock", "patched"))
     before = identities(stock)
 
