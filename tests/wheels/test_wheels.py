@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 import zlib
 from email.parser import Parser
 from pathlib import Path
@@ -97,6 +98,26 @@ def test_torch_xla_holds_on_to_its_torch(tmp_path):
     assert without.returncode != 0 and "castoff" in without.stderr
     assert with_links.returncode == 0, with_links.stderr
     assert re.search(r"\+ torch==\S+\+castoff", with_links.stderr)
+
+
+@pytest.mark.skipif(PIN != "2.9", reason="the docs show the default pin")
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_project_of_uv_locks_these_wheels_as_the_docs_say(tmp_path, constrained):
+    """And without the constraints it does not: that is why they are there."""
+    (snippet,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
+    snippet = snippet.replace("dist/2.9-cpu", str(DIST))
+    for line in (DIST / "constraints.txt").read_text().split():
+        assert f'"{line}"' in snippet
+    if not constrained:
+        snippet = re.sub(r"(?m)^constraint-dependencies.*$", "", snippet)
+    python = json.loads((DIST / "manifest.json").read_text())["python"]
+    project = f'[project]\nname = "train"\nversion = "0"\nrequires-python = "=={python}.*"\n'
+    (tmp_path / "pyproject.toml").write_text(f'{project}dependencies = ["torch", "torch_xla"]\n\n{snippet}')
+    environment = current_uv_environment(Runner(tmp_path / "logs", Console()))
+    subprocess.run([tool("uv"), "lock", "--project", tmp_path], env=environment, check=True)
+    packages = tomllib.loads((tmp_path / "uv.lock").read_text())["package"]
+    found = {package["name"]: "+castoff" in package["version"] for package in packages}
+    assert (found["torch"], found["torch-xla"]) == (constrained, constrained)
 
 
 def test_an_environment_has_the_files_of_the_wheels_and_no_others():
