@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from castoff.core.places import ROOT
 from castoff.model.changelog import release_number
 
-VERSION = str(release_number(Path(__file__).parent.parent / "CHANGELOG.md"))
+VERSION = str(release_number(ROOT / "CHANGELOG.md"))

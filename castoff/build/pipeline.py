@@ -30,7 +30,7 @@ from castoff.build.manifest import (
 from castoff.build.output_folder import Workplace, workplace
 from castoff.build.plan import Plan, Request, plan_build
 from castoff.build.recorded import reuse
-from castoff.build.repack import PatchedWheel, repack, with_overlay
+from castoff.build.repack import GLOBAL_DEPS, PatchedWheel, repack, with_overlay
 from castoff.build.verify import verify_all
 from castoff.core.cache import Cache, link
 from castoff.core.console import Console
@@ -83,7 +83,7 @@ def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workp
             libtpu = fetch_libtpu(plan.pin, plan.interpreter.version, indexes=request.indexes, context=context)
             link(libtpu.path, place.folder / libtpu.path.name)
     with console.step("compile", "the overlays"):
-        overlays = _compile(plan, compiler, torch, context)
+        overlays = compile_plan(plan, compiler, torch, context)
     wheels, verified = reuse(request, plan, bases, overlays, place=place, console=console) or ([], None)
     if not wheels:
         wheels = _make(plan, bases, overlays, torch, place=place, context=context)
@@ -124,20 +124,23 @@ def _make(
     with tempfile.TemporaryDirectory(prefix="work-", dir=place.folder) as work_name:
         work = Path(work_name)
         with console.step("apply", f"{len(plan.topics)} topics"):
-            applied = {project: _apply(plan, project, bases[project], work, context.runner) for project in PROJECTS}
+            applied = {
+                project: apply_project(plan, project, bases[project], work, context.runner) for project in PROJECTS
+            }
         with console.step("repack", f"version {plan.wheel_version('torch')}"):
             wheels = []
             for project in PROJECTS:
                 overlay = overlays.get(project)
-                libraries = {}
+                libraries: dict[str, bytes] = {}
                 if project == "torch" and overlay is not None:
-                    libraries = with_overlay(torch, overlay, work, context.runner)
+                    stock = torch.lib / Path(GLOBAL_DEPS).name
+                    libraries = {GLOBAL_DEPS: with_overlay(stock, overlay.path.name, work, context.runner)}
                 wheels.append(
                     repack(
                         bases[project],
                         plan.wheel_version(project),
                         applied[project],
-                        requires=plan.pin.upstream(project).requires,
+                        requires=plan.requires(project),
                         overlay=overlay,
                         libraries=libraries,
                         folder=place.folder,
@@ -158,7 +161,8 @@ def _warn_of_cuda(wheels: Sequence[PatchedWheel], pin: Pin, console: Console) ->
         )
 
 
-def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner) -> Applied:
+def apply_project(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner) -> Applied:
+    """Return the Python files of a project with the topics of a plan."""
     tree = work / project
     tree.mkdir()
     own = [topic for topic in plan.topics if topic.project == project]
@@ -169,7 +173,8 @@ def _apply(plan: Plan, project: str, base: BaseWheel, work: Path, runner: Runner
     return replace(applied, added={**applied.added, **generated})
 
 
-def _compile(plan: Plan, compiler: Compiler | None, torch: TorchTree, context: Context) -> dict[str, Overlay]:
+def compile_plan(plan: Plan, compiler: Compiler | None, torch: TorchTree, context: Context) -> dict[str, Overlay]:
+    """Return the overlays of a plan, by project; none without a compiler, since no topic needs one then."""
     if compiler is None:
         return {}
     return compile_overlays(PROJECTS, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)

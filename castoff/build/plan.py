@@ -44,6 +44,11 @@ class Plan:
         """Return the version of a project's wheel."""
         return f"{self.pin.upstream(project).version}+{self.version}"
 
+    def requires(self, project: str) -> tuple[str, ...]:
+        """Return what a project's wheel requires besides what upstream's does: torch_xla requires this very torch."""
+        other = (f"torch=={self.wheel_version('torch')}",) if project == "torch_xla" else ()
+        return (*self.pin.upstream(project).requires, *other)
+
 
 def plan_build(request: Request, runner: Runner) -> Plan:
     """Decide everything that can be decided without a wheel.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.build.apply import Applied
-from castoff.build.compile import Overlay, TorchTree, overlay_name
+from castoff.build.compile import Overlay, overlay_name
 from castoff.build.fetch import BaseWheel, file_sha256
 from castoff.core.console import Console
 from castoff.core.runner import Runner
@@ -40,21 +40,21 @@ class PatchedWheel:
     added: tuple[str, ...]  # members that upstream's does not have, sorted
 
 
-def with_overlay(torch: TorchTree, overlay: Overlay, work: Path, runner: Runner) -> dict[str, bytes]:
-    """Return the changed libtorch_global_deps.so, which loads torch's overlay.
+def with_overlay(library: Path, overlay: str, work: Path, runner: Runner) -> bytes:
+    """Return a libtorch_global_deps.so that loads torch's overlay.
 
     So the overlay comes before libtorch_cpu.so in the order in which symbols are looked up.
 
     Args:
-        torch: The unpacked torch wheel.
-        overlay: The overlay of torch.
+        library: The stock one.
+        overlay: The file name of torch's overlay.
         work: A folder to work in.
         runner: Runs patchelf.
     """
-    library = work / Path(GLOBAL_DEPS).name
-    library.write_bytes((torch.lib / library.name).read_bytes())
-    runner.run([tool("patchelf"), "--add-needed", overlay.path.name, library], name="patchelf")
-    return {GLOBAL_DEPS: library.read_bytes()}
+    copy = work / library.name
+    copy.write_bytes(library.read_bytes())
+    runner.run([tool("patchelf"), "--add-needed", overlay, copy], name="patchelf")
+    return copy.read_bytes()
 
 
 def repack(

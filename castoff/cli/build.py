@@ -14,7 +14,8 @@ from castoff.cli.boundary import boundary
 from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, VerboseOption
 from castoff.core.console import Console
 from castoff.core.places import ROOT
-from castoff.model.pin import DEFAULT_PIN
+from castoff.inplace.package import build_package
+from castoff.model.pin import DEFAULT_PIN, pin_names
 from castoff.upstream.commands import compare_upstream_tests
 
 app = typer.Typer()
@@ -23,7 +24,13 @@ app = typer.Typer()
 @app.command("build")
 def build_command(
     target: Annotated[Target, typer.Option(help="What the wheels are for.")],
-    pin: Annotated[str, typer.Option(help="The pair of upstream releases to start from; see pins/.")] = DEFAULT_PIN,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The pair of upstream releases to start from; see pins/. The package may have several.",
+            show_default=f"{DEFAULT_PIN}; package: all",
+        ),
+    ] = None,
     python: Annotated[
         str | None,
         typer.Option(
@@ -47,18 +54,25 @@ def build_command(
     The output folder has the two wheels, constraints.txt (so that `pip install -c` does not install stock torch again)
     and manifest.json (what went in). It is replaced in one step, or not at all.
 
+    The package (--target package) is castoff's own command line as one wheel, with the compiled overlays of pins, for
+    `castoff install` in environments that have the stock wheels.
+
     In a container, with docker, podman or buildah: ./build.sh --docker and the same options.
     """
+    if pin is not None and len(pin) > 1 and target is not Target.PACKAGE:
+        raise typer.BadParameter("only --target package takes several", param_hint="--pin")
     request = Request(
         target=target.value,
-        pin=pin,
+        pin=pin[0] if pin else DEFAULT_PIN,
         python=python,
         indexes=tuple(index or ()),
         out=out,
         verify_install=verify_install,
     )
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        if dry_run_only:
+        if target is Target.PACKAGE:
+            build_package(request, pin or pin_names(ROOT / "pins"), console)
+        elif dry_run_only:
             dry_run(request, console)
         else:
             build(request, console)

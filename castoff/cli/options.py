@@ -13,6 +13,7 @@ class Target(StrEnum):
 
     CPU = "cpu"
     TPU = "tpu"
+    PACKAGE = "package"
 
 
 class Wheels(StrEnum):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from castoff.cli.boundary import boundary
 from castoff.cli.options import JsonOption
 from castoff.core.console import Console
+from castoff.core.context import command_context
 from castoff.core.places import ROOT
+from castoff.inplace.commands import describe
+from castoff.inplace.target import find_target
 from castoff.model.lint import lint_topics
 from castoff.model.status import read_status
 from castoff.model.topics import load_topics
@@ -54,9 +59,20 @@ def lint_command(json_lines: JsonOption = False) -> None:
 
 
 @app.command("status")
-def status_command(json_lines: JsonOption = False) -> None:
+def status_command(
+    python: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The Python of an environment: say instead what it has of castoff."),
+    ] = None,
+    json_lines: JsonOption = False,
+) -> None:
     """Show which topic applies to which pin, is upstream there already, or cannot be there, and why."""
     with boundary(Console(json_lines=json_lines)) as console:
+        if python is not None:
+            with command_context(console) as context:
+                result = describe(find_target(python, context.runner))
+            console.result(result.text, result.data)
+            return
         status = read_status(ROOT)
         below = "\n".join(f"({number}) {reason}" for number, reason in enumerate(status.reasons(), start=1))
         console.table(["topic", *status.pins], status.rows(), below, status.as_dict())

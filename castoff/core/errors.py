@@ -192,6 +192,13 @@ class StageError(CastoffError):
     kind = "stage"
 
 
+class InstallError(CastoffError):
+    """An environment cannot be patched in place, or not be made stock again."""
+
+    exit_code = 31
+    kind = "install"
+
+
 class AuditError(CastoffError):
     """A step cannot be audited."""
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-"""The tree of castoff: pins, patches and the changelog are beside this package."""
+TREE = Path("castoff", "tree")
+"""In castoff's wheel, the folder that stands for the tree."""
+
+_BESIDE = Path(__file__).parents[2]
+
+IN_PACKAGE = (_BESIDE / TREE).is_dir()
+"""Whether this is castoff's wheel, installed, and not its tree."""
+
+ROOT = _BESIDE / TREE if IN_PACKAGE else _BESIDE
+"""The tree of castoff, or what the wheel has of it: pins, patches and the changelog."""
 
 
 def cache_root() -> Path:

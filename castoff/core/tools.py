@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from pathlib import Path
 
 from castoff.core.errors import MachineError
@@ -17,12 +18,15 @@ def tool(name: str) -> Path:
     Raises:
         MachineError: It is not there.
     """
-    path = Path(sys.executable).parent / name
-    if not path.is_file():
+    # Debian's Python puts scripts elsewhere than it is itself.
+    folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
+    path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if path is None:
         raise MachineError(
             f"{name} is missing",
             expected=f"{name} beside {sys.executable}, as ci/requirements.lock pins it",
             found="no such file",
-            next_step="Run castoff through ./build.sh or .venv/bin/castoff; remove .venv to make it again.",
+            next_step="Run castoff through ./build.sh or .venv/bin/castoff; remove .venv to make it again. "
+            "If it is castoff's package: install that again, with what it requires.",
         )
     return path

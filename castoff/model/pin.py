@@ -260,6 +260,12 @@ class Pin(PinFile):
         return tuple(wheel for wheel in wheels if only in (None, wheel.sha256))
 
 
+def pin_names(folder: Path) -> list[str]:
+    """Return the names of all pins of a folder, newest first."""
+    names = (path.stem for path in folder.glob("*.toml"))
+    return sorted(names, key=lambda name: tuple(map(int, name.split("."))), reverse=True)
+
+
 def load_pin(folder: Path, name: str) -> Pin:
     """Read and check a pins file.
 

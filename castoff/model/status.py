@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from castoff.model.pin import pin_names
 from castoff.model.topics import Topic, load_topics, select
 
 CANNOT = "cannot"
@@ -46,8 +47,7 @@ def read_status(root: Path) -> Status:
     Raises:
         TopicError: A topic is malformed, or does not name one of the pins.
     """
-    names = (path.stem for path in (root / "pins").glob("*.toml"))
-    pins = sorted(names, key=lambda name: tuple(map(int, name.split("."))), reverse=True)
+    pins = pin_names(root / "pins")
     topics = load_topics(root / "patches")
     for pin in pins:
         select(topics, pin)

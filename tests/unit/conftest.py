@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from made_up import PATCH, SOURCES, TORCH_COMMIT, TORCH_INIT, Tree, compile_library
+from made_up import PATCH, SOURCES, TORCH_COMMIT, TORCH_INIT, TORCH_XLA_COMMIT, Tree, compile_library
 
 from castoff.core.cache import Cache
 from castoff.core.console import Console
@@ -61,7 +61,7 @@ def tree(tmp_path: Path, libraries: dict[str, bytes], monkeypatch: pytest.Monkey
     }
     result.files["torch_xla"] = {
         "torch_xla/__init__.py": b"from torch_xla.version import __version__\n",
-        "torch_xla/version.py": b"__version__ = '2.9.0'\n",
+        "torch_xla/version.py": f"__version__ = '2.9.0'\n__xla_gitrev__ = '{TORCH_XLA_COMMIT}'\n".encode(),
     }
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "CXX"):
         monkeypatch.delenv(name, raising=False)

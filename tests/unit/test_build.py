@@ -55,6 +55,8 @@ def test_the_whole_way(request_: Request, console: Console, log: io.StringIO, mo
     assert b"__version__ = '2.9.0+castoff.3'" in torch.read("torch/version.py")
     assert TORCH_COMMIT.encode() in torch.read("torch/lib/libcastoff_torch.so")
     assert b"\nVersion: 2.9.0+castoff.3\n" in torch.read("torch-2.9.0+castoff.3.dist-info/METADATA")
+    xla = zipfile.ZipFile(next(folder.glob("torch_xla-*.whl")))
+    assert b"\nRequires-Dist: torch==2.9.0+castoff.3\n" in xla.read("torch_xla-2.9.0+castoff.3.dist-info/METADATA")
     assert "1 interposed symbols lead to the overlay" in log.getvalue()
     verified = verify_folder(folder, python=None, indexes=(), install=True, console=console, root=request_.root)
     assert verified.installed

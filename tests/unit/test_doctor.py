@@ -65,6 +65,34 @@ def test_an_environment_without_the_wheels(context: Context) -> None:
     assert "not installed" in doctor.report(findings)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_environment_where_torch_was_replaced(tmp_path: Path, in_place: bool) -> None:
+    """As `pip install torchvision` does without the constraints: it says which torch is missing, and what to type."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    wheels = {"torch-2.15.0": "", "torch_xla-2.9.0+castoff.1": "Requires-Dist: torch==2.9.0+castoff.1\n"}
+    for wheel, requires in wheels.items():
+        name, version = wheel.split("-")
+        (site / f"{wheel}.dist-info").mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+        (site / f"{wheel}.dist-info" / "METADATA").write_text(text)
+    if in_place:
+        (site / ".castoff").mkdir()
+    command = [folder / "bin" / "python", ROOT / doctor.MODULE, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    findings = {row["check"]: row for row in json.loads(result.stdout)["findings"]}
+    assert result.returncode == 1 and findings["torch"]["status"] == "fault"
+    replaced = "it has replaced 2.9.0+castoff.1, which this torch_xla requires"
+    assert findings["torch"]["found"] == f"2.15.0 is not a castoff build: {replaced}"
+    expected = (
+        f"pip install torch==2.9.0; castoff install --python {folder / 'bin' / 'python'}"
+        if in_place
+        else "pip install -c constraints.txt --find-links . torch==2.9.0+castoff.1 torch_xla"
+    )
+    assert expected in findings["torch"]["next_step"]
+
+
 def test_a_tpu_can_be_required(context: Context) -> None:
     _, findings = doctor.examine(ROOT, HERE, True, context)
     assert {finding.check: finding.status for finding in findings}["libtpu"] == "fault"

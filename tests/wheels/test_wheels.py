@@ -3,11 +3,15 @@
 CASTOFF_PIN=2.6 in the environment means that pin's.
 """
 
+import filecmp
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+import time
+import tomllib
 import zlib
 from email.parser import Parser
 from pathlib import Path
@@ -21,6 +25,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.core.tools import tool
+from castoff.formats.wheels import parse_record
 from castoff.model.changelog import release_number
 from castoff.model.pin import PROJECTS, load_pin
 from castoff.model.topics import load_topics, select
@@ -79,6 +84,42 @@ def test_constraints_keep_stock_wheels_out(project, tmp_path, manifest):
     assert "castoff" in found.stderr
 
 
+def test_torch_xla_holds_on_to_its_torch(tmp_path):
+    """Without any constraints: a resolver finds no torch but castoff's for it."""
+    environment = current_uv_environment(Runner(tmp_path / "logs", Console()))
+    python = find_interpreter(json.loads((DIST / "manifest.json").read_text())["python"], Runner(tmp_path, Console()))
+    uv, folder, found = tool("uv"), tmp_path / "venv", []
+    subprocess.run([uv, "venv", "-q", "--python", python.path, folder], env=environment, check=True)
+    (xla,) = DIST.glob("torch_xla-*.whl")
+    for links in ([], ["--find-links", DIST]):
+        command = [uv, "pip", "install", "--dry-run", "--python", folder / "bin" / "python", *links, xla]
+        found.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=False))
+    without, with_links = found
+    assert without.returncode != 0 and "castoff" in without.stderr
+    assert with_links.returncode == 0, with_links.stderr
+    assert re.search(r"\+ torch==\S+\+castoff", with_links.stderr)
+
+
+@pytest.mark.skipif(PIN != "2.9", reason="the docs show the default pin")
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_project_of_uv_locks_these_wheels_as_the_docs_say(tmp_path, constrained):
+    """And without the constraints it does not: that is why they are there."""
+    (snippet,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
+    snippet = snippet.replace("dist/2.9-cpu", str(DIST))
+    for line in (DIST / "constraints.txt").read_text().split():
+        assert f'"{line}"' in snippet
+    if not constrained:
+        snippet = re.sub(r"(?m)^constraint-dependencies.*$", "", snippet)
+    python = json.loads((DIST / "manifest.json").read_text())["python"]
+    project = f'[project]\nname = "train"\nversion = "0"\nrequires-python = "=={python}.*"\n'
+    (tmp_path / "pyproject.toml").write_text(f'{project}dependencies = ["torch", "torch_xla"]\n\n{snippet}')
+    environment = current_uv_environment(Runner(tmp_path / "logs", Console()))
+    subprocess.run([tool("uv"), "lock", "--project", tmp_path], env=environment, check=True)
+    packages = tomllib.loads((tmp_path / "uv.lock").read_text())["package"]
+    found = {package["name"]: "+castoff" in package["version"] for package in packages}
+    assert (found["torch"], found["torch-xla"]) == (constrained, constrained)
+
+
 def test_an_environment_has_the_files_of_the_wheels_and_no_others():
     """As an installer would leave it, though `castoff env` begins with a copy of one that has the stock wheels."""
     made = subprocess.run([*CASTOFF, "env", "patched", "--pin", PIN], check=True, capture_output=True, text=True)
@@ -117,3 +158,94 @@ def test_the_manifest_tells_what_is_there(manifest):
     topics = select(load_topics(ROOT / "patches"), PIN)
     assert [topic["name"] for topic in manifest["topics"]] == [topic.key for topic in topics]
     assert str(Path.home()) not in text
+
+
+def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_path):
+    """With castoff's package, on the real stock wheels: the same files, then the same stock files as before."""
+    build = [*CASTOFF, "build", "--target", "package", "--pin", PIN, "--out", tmp_path]
+    subprocess.run(build, check=True)
+    (package,) = (tmp_path / "package").glob("castoff-*.whl")
+    assert package.stat().st_size < 5e6
+    castoff = installed_package(package, tmp_path)
+    refused = subprocess.run([castoff, "build", "--target", "cpu"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 19 and "castoff build needs castoff's tree" in refused.stderr
+    stock, patched = (environment(kind, tmp_path) for kind in ("stock", "patched"))
+    before = identities(stock)
+
+    start = time.monotonic()
+    subprocess.run([castoff, "install", "--python", stock], check=True)
+    assert time.monotonic() - start < 30  # 1 s, on a machine that does nothing else
+    written = {path for path, identity in identities(stock).items() if identity not in before.values()}
+    assert sum((site(stock) / path).stat().st_size for path in written) < 5e6
+    ours, theirs = files(stock), files(patched)
+    assert ours == theirs
+    for path in ours:
+        one, other = site(stock) / path, site(patched) / path
+        if path.name == "RECORD":
+            assert rows(one) == rows(other)
+        else:
+            assert filecmp.cmp(one, other, shallow=False), f"{path} is not the wheel's"
+            assert one.stat().st_mode == other.stat().st_mode, path
+    subprocess.run([tool("uv"), "pip", "check", "--python", stock], check=True)
+    doctor = subprocess.run([stock, "-m", "castoff_doctor"], env={**os.environ, "PJRT_DEVICE": "CPU"}, check=False)
+    assert doctor.returncode == 0
+    state = subprocess.run([castoff, "status", "--python", stock], check=True, capture_output=True, text=True)
+    assert state.stdout.count("patched in place by castoff") == 2 and "changed since" not in state.stdout
+
+    subprocess.run([castoff, "uninstall", "--python", stock], check=True)
+    after = identities(stock)
+    assert {path: after.get(path) for path in before} == before
+    assert {path for path in after.keys() - before.keys() if path.suffix != ".pyc"} == set()
+
+
+def installed_package(package, folder):
+    """Install castoff's package with what it declares, in the versions of the lock file; return its command."""
+    lock = (ROOT / "ci" / "requirements.lock").read_text(encoding="utf-8")
+    versions = re.findall(r"^[\w.-]+==[^\s\\;]+", lock, re.MULTILINE)
+    (folder / "constraints.txt").write_text("\n".join(versions))
+    environment = current_uv_environment(Runner(folder / "logs", Console()))
+    uv, venv = tool("uv"), folder / "castoff"
+    subprocess.run([uv, "venv", "-q", "--no-project", "--python", sys.executable, venv], env=environment, check=True)
+    install = [uv, "pip", "install", "-q", "--python", venv / "bin" / "python"]
+    constrained = [*install, "--constraint", folder / "constraints.txt", package]
+    subprocess.run(constrained, env=environment, check=True)
+    return venv / "bin" / "castoff"
+
+
+def environment(kind, folder):
+    """Return the Python of an environment: stock ones are made anew, since they are changed."""
+    where = [folder / kind] if kind == "stock" else []
+    made = [*CASTOFF, "env", kind, *where, "--pin", PIN]
+    return Path(subprocess.run(made, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def site(python):
+    (found,) = python.parents[1].glob("lib/python3*/site-packages")
+    return found
+
+
+def identities(python):
+    """Every file of an environment, as the system knows it: replaced and written files get another identity."""
+    paths = [path for path in site(python).rglob("*") if path.is_file()]
+    return {
+        path.relative_to(site(python)): (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size)
+        for path in paths
+    }
+
+
+def files(python):
+    """The files of torch and torch_xla, but for what installers and Python itself add."""
+    paths = [path.relative_to(site(python)) for path in site(python).rglob("*") if path.is_file()]
+    ours = ("torch", "castoff")
+    return {
+        path
+        for path in paths
+        if path.parts[0].startswith(ours)
+        and path.suffix != ".pyc"
+        and path.name not in {"REQUESTED", "direct_url.json"}
+    }
+
+
+def rows(record):
+    named = {row for row in parse_record(record.read_bytes()) if Path(row.path).name != "REQUESTED"}
+    return {row for row in named if not row.path.endswith(".pyc")}

@@ -81,14 +81,26 @@ def _examine_wheels(findings):
                 project, FAULT, f"installed more than once: {listed}", f"pip uninstall {project}; {_REINSTALL}"
             )
         elif "+castoff" not in version:
-            step = "Install castoff's wheel, with -c constraints.txt."
-            findings.add(project, FAULT, f"{version} is not a castoff build", step)
+            findings.add(project, FAULT, *_not_ours(project, version))
         else:
             findings.add(project, OK, version)
     builds = {version.partition("+")[2] for version in versions.values()}
     if len(versions) == len(_PROJECTS) and len(builds) > 1 and all("+castoff" in v for v in versions.values()):
         findings.add("one build", FAULT, f"torch and torch_xla are of {' and '.join(sorted(builds))}", _REINSTALL)
     return len(versions) == len(_PROJECTS)
+
+
+def _not_ours(project, version):
+    """What is said of a wheel that is not castoff's, and what to do about it."""
+    wanted = _wanted("torch") if project == "torch" else None
+    found = f"{version} is not a castoff build"
+    if wanted is not None:
+        found += f": it has replaced {wanted}, which this torch_xla requires"
+    if os.path.isdir(os.path.join(sysconfig.get_path("platlib"), ".castoff")):  # castoff install has been here
+        stock = f"pip install {project}=={wanted.partition('+')[0]}; " if wanted else ""
+        return found, f"{stock}castoff install --python {sys.executable}"
+    pair = f"torch=={wanted} torch_xla" if wanted else "torch torch_xla"
+    return found, f"In the folder of castoff's wheels: pip install -c constraints.txt --find-links . {pair}"
 
 
 def _examine_running(findings):
@@ -127,7 +139,7 @@ def _judge_slots(findings, slots):
 
 def _examine_tpu(findings, required, whole):
     missing = FAULT if required else NOTE
-    wanted = _wanted_libtpu() if whole else None
+    wanted = _wanted("libtpu") if whole else None
     try:
         version = importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
@@ -154,13 +166,14 @@ def _examine_tpu(findings, required, whole):
         findings.add("TPU", OK, f"{answer['devices']} device(s) of {chips} chip(s): {answer['kind']}")
 
 
-def _wanted_libtpu():
-    """The version of libtpu that torch_xla asks for."""
-    for line in importlib.metadata.requires("torch_xla") or []:
-        match = re.match(r"libtpu\s*==\s*([\w.]+)", line)
-        if match:
-            return match[1]
-    return None
+def _wanted(package):
+    """The version of a package that torch_xla asks for."""
+    try:
+        lines = importlib.metadata.requires("torch_xla") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (re.match(rf"{package}\s*==\s*([\w.+]+)", line) for line in lines)
+    return next((match[1] for match in found if match), None)
 
 
 def _chips():
