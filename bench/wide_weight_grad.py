@@ -3,7 +3,8 @@
 Runs wide_gradients.py in an environment with stock wheels and in one with patched wheels: the relative
 error of a weight's gradient after 64 micro-batches, and under callgrind the instructions of tracing a
 matrix product and a training step of weights without a grad_dtype, and a step of which every weight is
-wide: the median of some calls, with the topics that this takes, and of a step with all topics. Exit status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
+wide: the median of some calls, with the topics that this takes, and of a step with all topics. Exit
+status 1 if a limit is exceeded. Needs valgrind. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Cost:
 
 
 def instructions(python: Path, disabled: str) -> list[float]:
-    """Without the topics ``disabled``. Of each thing that the program measures, one call: the median, as a call now and then does what others do not."""
+    """Of each thing that the program measures, one call, without the topics ``disabled``.
+
+    It is the median, as a call now and then does what others do not.
+    """
     with tempfile.TemporaryDirectory() as folder:
         options = ["--instr-atstart=no", "--collect-atstart=no", f"--callgrind-out-file={folder}/out"]
         under = ["valgrind", "--tool=callgrind", *options]
