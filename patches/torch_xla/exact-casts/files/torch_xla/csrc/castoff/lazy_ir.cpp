@@ -26,7 +26,8 @@ namespace {
 
 // ---- the ABI of torch_xla
 
-// GNU build ids of _XLAC.so in the wheels that were tried.
+// GNU build ids of _XLAC.so in the wheels of these releases. A self-test in each process says
+// whether it may go on.
 constexpr std::array<std::string_view, 12> kBuildIds = {
     // 2.9.0, for CPython 3.10 to 3.13
     "8c5718ff11eb3cf53cbae6e899d3deced2e63d92",
