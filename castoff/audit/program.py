@@ -60,6 +60,29 @@ def check_kinds(kinds: Sequence[str]) -> None:
             )
 
 
+def check_files(*paths: Path | None) -> None:
+    """Check the arguments of --html and --report: whether these files can be written.
+
+    Raises:
+        AuditError: One of them cannot.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        existed = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise AuditError(
+                f"{path} cannot be written",
+                expected="a file in a folder that exists and is writable",
+                found=str(error.strerror),
+                next_step="Correct --html or --report.",
+            ) from None
+        if not existed:
+            path.unlink()
+
+
 def audit_program(
     request: Request,
     pin: Pin,

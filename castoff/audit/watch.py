@@ -7,12 +7,12 @@ their HLO name the operation that they come from. The computation is not changed
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch_xla
+from torch.utils.weak import TensorWeakRef
 
 from castoff.audit.casts import Record, Step
 from castoff.audit.graph import SCOPE, Graph
@@ -94,10 +94,10 @@ class Watch:
             del scope
         for tensor in tensors([result]):
             if _on_xla(tensor):
-                self._live[id(tensor)] = weakref.ref(tensor)
+                self._live[id(tensor)] = TensorWeakRef(tensor)
         if record.node.endswith("AccumulateGrad"):
             leaf = torch._C._current_autograd_node().variable
-            self._leaves[id(leaf)] = weakref.ref(leaf)
+            self._leaves[id(leaf)] = TensorWeakRef(leaf)
         return result
 
     @contextlib.contextmanager

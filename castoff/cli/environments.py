@@ -143,9 +143,11 @@ def audit_command(
     """
     if meta and (html or compare or stock_python or topology):
         raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts and --forbid")
-    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+    shown = Console(json_lines=json_lines, verbose=verbose)
+    with boundary(shown, stopped="stopped; the audit is not finished, and no file was written") as console:
         request = audit_program.parse_request(program, calls, python, topology)
         audit_program.check_kinds(forbid or ())
+        audit_program.check_files(html, report)
         with command_context(console) as context:
             if meta:
                 found = audit_program.meta_program(request, load_pin(ROOT / "pins", pin), context)

@@ -8,17 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from castoff.audit import worker
-from castoff.audit.casts import Cast, Frame, Record, Step, casts_of
+from castoff.audit.casts import Cast, Frame, Receiver, Record, Step, casts_of
 from castoff.audit.graph import Graph, record_of
-from castoff.audit.program import check_kinds, converts_by_origin, parse_request
+from castoff.audit.program import check_files, check_kinds, converts_by_origin, parse_request
 from castoff.audit.report import COLUMNS, Report, compared, summary
 from castoff.audit.show import Files, show
+from castoff.cli.boundary import boundary
 from castoff.core.console import Console
-from castoff.core.errors import AuditError
+from castoff.core.errors import INTERRUPTED_EXIT_CODE, AuditError
 from castoff.tpu.client import Compiled
 
+LEAF = "torch::autograd::AccumulateGrad"
 SCHEMA = Path(worker.__file__).with_name("report.schema.json")
 
 IR = """\
@@ -163,24 +166,37 @@ class TestReasons:
         told = {"produced_by": "WideBackward", "demanded_by": "torch::autograd::AccumulateGrad"}
         records = {
             **RECORDS,
-            5: Record(5, "aten._to_copy", "backward", node="WideBackward", engine=True, implicit=told),
+            5: Record(
+                *(5, "aten._to_copy", "backward"),
+                node="WideBackward",
+                engine=True,
+                implicit=told,
+                receivers=(Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")),
+            ),
         }
         cast = next(cast for cast in casts_of(Step((GRAPH,), records)) if cast.node == "%5")
         assert (cast.op, cast.topic, cast.implicit) == ("after WideBackward", "grad-dtype", told)
 
     @pytest.mark.parametrize(
-        ("node", "told", "topic"),
+        ("node", "told", "receivers", "topic"),
         [
-            ("AddBackward0", None, None),
-            ("WideBackward", None, "grad-dtype"),
-            ("WideBackward", "SinBackward0", None),
-            ("SinBackward0", "WideBackward", "grad-dtype"),
-            ("", None, "grad-dtype"),
+            ("AddBackward0", None, [Receiver("SinBackward0")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32", "f32")], "grad-dtype"),
+            ("WideBackward", None, [Receiver(LEAF, "bf16", "f32")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
+            ("WideBackward", "SinBackward0", [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
+            ("SinBackward0", "WideBackward", [], "grad-dtype"),
+            ("SinBackward0", None, [Receiver("torch::autograd::CopySlices")], None),
+            ("", LEAF, [], None),
         ],
     )
-    def test_what_the_user_can_do_about_the_engine(self, node: str, told: str | None, topic: str | None) -> None:
+    def test_what_the_user_can_do_about_the_engine(
+        self, node: str, told: str | None, receivers: list[Receiver], topic: str | None
+    ) -> None:
         implicit = {"produced_by": node, "demanded_by": told} if told else None
-        record = Record(5, "aten._to_copy", "backward", node=node, engine=True, implicit=implicit)
+        record = Record(
+            *(5, "aten._to_copy", "backward"), node=node, engine=True, implicit=implicit, receivers=tuple(receivers)
+        )
         graph = replace(GRAPH, hlo=HLO.replace("dot(", "add("))
         casts = casts_of(Step((graph,), {**RECORDS, 5: record}))
         assert next(cast.topic for cast in casts if cast.node == "%5") == topic
@@ -269,6 +285,53 @@ class TestRequests:
         (tmp_path / "train.py").touch()
         with pytest.raises(AuditError, match="no such program"):
             parse_request(target, 1, None, None)
+
+    @pytest.mark.parametrize(
+        ("name", "found"), [("nowhere/a.html", "No such file or directory"), (".", "Is a directory")]
+    )
+    def test_a_file_that_cannot_be_written(self, name: str, found: str, tmp_path: Path) -> None:
+        with pytest.raises(AuditError, match="cannot be written") as error:
+            check_files(None, tmp_path / name)
+        assert error.value.found == found
+
+    def test_a_check_of_files_leaves_them_as_they_are(self, tmp_path: Path) -> None:
+        kept, new = tmp_path / "kept.json", tmp_path / "new.json"
+        kept.write_text("mine")
+        check_files(kept, new)
+        assert (kept.read_text(), new.exists()) == ("mine", False)
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("def step(x, *, n, m=1): pass", "train.py:1: step(x, *, n, m=1)"),
+            ("def other(): pass", "no function 'step'; it has: other"),
+            ("def step(:", "SyntaxError"),
+        ],
+    )
+    def test_a_program_at_fault_is_not_run(self, text: str, found: str, tmp_path: Path) -> None:
+        """This environment has no torch: the worker must not have come to importing it."""
+        fault = json.loads(self.worked(text, tmp_path))
+        assert found in fault["found"]
+
+    @pytest.mark.parametrize(
+        "text", ["from steps import *", "step = make()", "globals()['step'] = 1", "class step: pass"]
+    )
+    def test_a_program_whose_text_does_not_tell(self, text: str, tmp_path: Path) -> None:
+        assert json.loads(self.worked(text, tmp_path))["expected"] == "torch_xla can be imported"
+
+    @staticmethod
+    def worked(text: str, folder: Path) -> str:
+        program = folder / "train.py"
+        program.write_text(text)
+        command = [sys.executable, worker.__file__, "xla", str(program), "step", "1", str(folder / "report.json")]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[-1]
+
+    def test_what_ctrl_c_says(self) -> None:
+        err = io.StringIO()
+        with pytest.raises(typer.Exit) as stopped, boundary(Console(err=err), stopped="no file was written"):
+            raise KeyboardInterrupt
+        assert stopped.value.exit_code == INTERRUPTED_EXIT_CODE
+        assert err.getvalue() == "warning  no file was written\n"
 
     def test_a_kind_that_is_none(self) -> None:
         check_kinds(["lossy-round-trip"])
