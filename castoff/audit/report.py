@@ -71,7 +71,7 @@ class Report:
         groups: dict[tuple[str, ...], list[Cast]] = {}
         for cast in self.casts if everything else self.floating:
             key: tuple[str, ...] = (
-                *(cast.phase, f"{cast.source} → {cast.target}", cast.exactness, cast.why, _alike(cast.module), cast.op),
+                *(cast.phase, f"{cast.source} → {cast.target}", cast.exactness, cast.why, alike(cast.module), cast.op),
                 *(str(cast.place or ""), cast.topic or cast.remedy),
             )
             groups.setdefault(key, []).append(cast)
@@ -133,7 +133,8 @@ def read_cast(data: Mapping[str, Any]) -> Cast:
     return Cast(**{**data, **frames, "shape": tuple(data["shape"])})
 
 
-def _alike(module: str) -> str:
+def alike(module: str) -> str:
+    """Return the path of a module with a star for each number, so that the layers of a stack have one path."""
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 

@@ -13,7 +13,8 @@ import typer
 from castoff.audit import worker
 from castoff.audit.casts import Cast, Frame, Receiver, Record, Step, casts_of
 from castoff.audit.graph import Graph, record_of
-from castoff.audit.program import check_files, check_kinds, converts_by_origin, parse_request
+from castoff.audit.lock import lock_differences, lock_text
+from castoff.audit.program import check_files, check_kinds, check_lock_file, converts_by_origin, parse_request
 from castoff.audit.report import COLUMNS, Report, compared, summary
 from castoff.audit.show import Files, show
 from castoff.cli.boundary import boundary
@@ -276,6 +277,76 @@ ENTRY %main (a: bf16[4,8]) -> f32[4,8] {
         rows = {row[0]: row[1:] for row in compared({"here": replace(report, casts=()), "stock": report})}
         assert rows["casts"] == ["0", "5"]
         assert rows["  exactness: lossy round trip"] == ["0", "1"]
+
+
+class TestLock:
+    TEXT = """\
+# castoff dtypes 1
+# phase | module | from → to | exactness | reason | operation | how many. Made by castoff audit --write-lock.
+forward | M.a | bf16 → f32 | exact widening | explicit | to | 1
+forward | M.a | f32 → bf16 | exact round trip | autocast | linear | 1
+backward | M.a | bf16 → f32 | exact widening | autocast | ToCopyBackward0 | 1
+optimizer | (outside modules) | f32 → bf16 | lossy narrowing | optimizer | AdamW.step | 1
+unknown | (outside modules) | bf16 → f32 | lossy round trip | unknown | (unknown) | 1
+"""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        path = tmp_path / "dtypes.lock"
+        path.write_text(self.TEXT, encoding="utf-8")
+        return path
+
+    def test_the_text(self, report: Report) -> None:
+        assert lock_text(report) == self.TEXT
+
+    def test_edits_that_change_no_cast_change_no_line(self, report: Report) -> None:
+        moved = [
+            replace(
+                cast, place=Frame("/elsewhere.py", 99, "f"), number=cast.number + 5, operation=1, shape=(9,), bytes=9
+            )
+            for cast in report.casts
+        ]
+        assert lock_text(replace(report, casts=tuple(reversed(moved)))) == self.TEXT
+
+    def test_layers_are_one_line(self, report: Report) -> None:
+        layers = tuple(replace(report.casts[0], module=f"M.layers.{number}") for number in range(3))
+        lines = lock_text(replace(report, casts=layers)).splitlines()[2:]
+        assert lines == ["forward | M.layers.* | bf16 → f32 | exact widening | explicit | to | 3"]
+
+    def test_what_changed(self, report: Report, path: Path) -> None:
+        assert lock_differences(path, report) == []
+        first, *others = report.casts
+        changed = replace(report, casts=(first, first, replace(first, module="M.b"), *others))
+        assert lock_differences(path, changed) == [
+            "- forward | M.a | bf16 → f32 | exact widening | explicit | to | 1",
+            "+ forward | M.a | bf16 → f32 | exact widening | explicit | to | 2",
+            "+ forward | M.b | bf16 → f32 | exact widening | explicit | to | 1",
+        ]
+
+    def test_a_person_sees_it(self, report: Report, path: Path, tmp_path: Path) -> None:
+        out, new = io.StringIO(), tmp_path / "new.lock"
+        fewer = replace(report, casts=report.casts[1:])
+        options = {"everything": False, "console": Console(out=out)}
+        assert show("a.py:f", {"here": report}, None, (), lock=path, files=Files(lock=new), **options) == []  # type: ignore[arg-type]
+        assert new.read_text(encoding="utf-8") == self.TEXT
+        [fault] = show("a.py:f", {"here": fewer}, None, (), lock=path, files=Files(), **options)  # type: ignore[arg-type]
+        line = "- forward | M.a | bf16 → f32 | exact widening | explicit | to | 1"
+        assert fault == f"the step is not as in dtypes.lock (-), it has (+):\n{line}"
+        assert out.getvalue().endswith(f"problem: {fault}\n")
+
+    @pytest.mark.parametrize("text", [None, "", "# castoff dtypes 0\n"])
+    def test_a_file_that_is_none(self, text: str | None, report: Report, tmp_path: Path) -> None:
+        path = tmp_path / "other.lock"
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(AuditError, match="no lock file"):
+            check_lock_file(path)
+        with pytest.raises((ValueError, OSError)):
+            lock_differences(path, report)
+
+    def test_a_file_that_is_one(self, path: Path) -> None:
+        check_lock_file(None)
+        check_lock_file(path)
 
 
 class TestRequests:
