@@ -81,6 +81,7 @@ class Record:
     module: str = ""
     function: str = ""  # the function of torch that the program called, such as "linear"; "" if none
     autocast: bool = False  # whether autocast was on there
+    by_hand: bool = False  # in the optimizer's phase: whether the program does it, with autograd on
     node: str = ""  # the name of the autograd node that made it; "" outside a backward
     engine: bool = False  # whether the autograd engine made it, of a gradient that the node had returned
     origin: int | None = None  # the number of the operation of the forward that it is the derivative of
@@ -183,7 +184,7 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
         floating=conversion.floating,
         phase=record.phase if record else UNKNOWN,
         module=module_of(record, records) if record else "",
-        op=_op(record),
+        op=op_of(record),
         place=stack[0] if stack else None,
         program=next((frame for frame in stack if not _installed(frame)), None),
         why=why,
@@ -201,7 +202,8 @@ def module_of(record: Record, records: Mapping[int, Record]) -> str:
     return record.module or (origin.module if origin else "")
 
 
-def _op(record: Record | None) -> str:
+def op_of(record: Record | None) -> str:
+    """Return what a person calls an operation: the program's function of torch, or the autograd node."""
     if record is None:
         return ""
     if record.engine:
@@ -218,7 +220,7 @@ def _why(conversion: Conversion, record: Record | None, origin: Record | None) -
     """Return the reason of a conversion."""
     if record is None:
         return UNKNOWN
-    if record.phase == OPTIMIZER:
+    if record.phase == OPTIMIZER and not record.by_hand:
         return STEP
     if record.engine:
         return ENGINE
@@ -251,6 +253,10 @@ class _Case:
     @property
     def backward(self) -> bool:
         return self.record is not None and self.record.phase == BACKWARD
+
+    @property
+    def of_optimizer(self) -> bool:
+        return self.record is not None and self.record.phase == OPTIMIZER
 
     @property
     def widens(self) -> bool:
@@ -355,7 +361,7 @@ REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         "torch.ops.higher_order.out_dtype(torch.ops.aten.….default, torch.float32, …): one operation with that result",
     ),
     (
-        lambda case: case.why == STEP and case.widens and case.conversion.of_product and case.casts,
+        lambda case: case.of_optimizer and case.widens and case.conversion.of_product and case.casts,
         "wide-weight-grad",
         "wide_grads(model): the gradient is float32 already",
     ),

@@ -118,6 +118,7 @@ class Operations:
                 module=self._paths.current(),
                 function=function,
                 autocast=call.autocast,
+                by_hand=phase == OPTIMIZER and not self._optimizers and torch.is_grad_enabled(),
                 node=node.name() if node is not None else "",
                 origin=origin,
                 stack=tuple(lines()),
