@@ -1,7 +1,7 @@
-"""The lock file of a step: its casts by phase, module and reason, as text to keep beside the program.
+"""The lock file of a step: its casts and narrow accumulations by phase, module and reason.
 
-It has no line numbers, sizes or versions, and modules that differ only in numbers are one: edits that change no
-cast change no line of it.
+It is text to keep beside the program. It has no line numbers, sizes or versions, and modules that differ only in
+numbers are one: edits that change no cast change no line of it.
 """
 
 from __future__ import annotations
@@ -67,5 +67,12 @@ def _lines(report: Report) -> Iterator[str]:
         )
         for cast in report.floating
     )
-    for (phase, *others), count in sorted(counts.items()):
+    sums = Counter(
+        (
+            *(PHASES.index(found.phase), alike(found.module) or "(outside modules)"),
+            *(found.dtype, "narrow accumulation", found.kind, found.op or "(unknown)"),
+        )
+        for found in report.accumulations
+    )
+    for (phase, *others), count in [*sorted(counts.items()), *sorted(sums.items())]:
         yield " | ".join([PHASES[phase], *others, str(count)])

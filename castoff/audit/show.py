@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.audit.lock import check_lock, lock_text
 from castoff.audit.page import page
-from castoff.audit.report import COLUMNS, Report, compared, read_cast, summary
+from castoff.audit.report import ACCUMULATION_COLUMNS, COLUMNS, Report, compared, read_cast, summary
 from castoff.core.console import Console
 from castoff.core.text_table import text_table
 from castoff.tpu.program import WHEELS
@@ -55,6 +56,8 @@ def show(
     here = reports["here"]
     faults = here.faults(max_casts, forbid) + _locked(here, lock, files)
     below = summary(here)
+    if (forbid and NARROW_ACCUMULATION in forbid) or everything:
+        below += "\n\n" + text_table(ACCUMULATION_COLUMNS, here.accumulation_rows())
     if "stock" in reports:
         titles = [f"{WHEELS[name]} ({report.versions['torch_xla']})" for name, report in reports.items()]
         below += "\n\n" + text_table(["", *titles], compared(reports))

@@ -10,6 +10,7 @@ import typer
 
 from castoff.audit import program as audit_program
 from castoff.audit import show as audit_show
+from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.build import doctor
 from castoff.build.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
@@ -101,8 +102,8 @@ def audit_command(
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Exit with 1 if it has a cast of this kind: exact-widening, lossy-narrowing, exact-round-trip or "
-            "lossy-round-trip. May be given more than once.",
+            help="Exit with 1 if it has one of this kind: exact-widening, lossy-narrowing, exact-round-trip, "
+            "lossy-round-trip or narrow-accumulation, which is no cast. May be given more than once.",
         ),
     ] = None,
     compare: Annotated[Wheels | None, typer.Option(help="Also audit it under stock wheels, and show both.")] = None,
@@ -133,7 +134,8 @@ def audit_command(
         typer.Option(metavar="FILE", help="Exit with 1 if the casts are not those of this lock file; show the change."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show conversions from and to integers, too. They are never counted.")
+        bool,
+        typer.Option("--all", help="Also show conversions from and to integers, and narrow accumulations."),
     ] = False,
     python: ProgramPythonOption = None,
     calls: CallsOption = 2,
@@ -151,6 +153,8 @@ def audit_command(
     """
     if meta and (html or compare or stock_python or topology):
         raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts, --forbid and locks")
+    if meta and NARROW_ACCUMULATION in (forbid or ()):
+        raise typer.BadParameter(f"--meta has no graph, in which a {NARROW_ACCUMULATION} would be seen")
     shown = Console(json_lines=json_lines, verbose=verbose)
     with boundary(shown, stopped="stopped; the audit is not finished, and no file was written") as console:
         request = audit_program.parse_request(program, calls, python, topology)

@@ -329,6 +329,46 @@ class TestTopics:
 
 
 @pytest.mark.passes_on_stock
+class TestAccumulations:
+    @staticmethod
+    def of(step):
+        return [(found.kind, found.length, found.op) for found in audit(step).accumulations]
+
+    @pytest.mark.parametrize(
+        ("step", "found"),
+        [
+            (lambda x, image, weight, index: x @ x.t(), ("dot", 8, "matmul")),
+            (lambda x, image, weight, index: x.sum(0), ("reduce", 4, "sum")),
+            (lambda x, image, weight, index: x.cumsum(1), ("reduce-window", 8, "cumsum")),
+            (lambda x, image, weight, index: torch.conv2d(image, weight), ("convolution", 4 * 9, "conv2d")),
+            (lambda x, image, weight, index: x.index_add(0, index, x[:3]), ("scatter", 3, "index_add")),
+        ],
+    )
+    def test_each_kind(self, step, found):
+        given = [on_xla(*shape, dtype=BF16) for shape in ((4, 8), (2, 4, 6, 6), (5, 4, 3, 3))]
+        index = torch.tensor([1, 0, 1]).to("xla")
+        assert self.of(lambda: step(*given, index)) == [found]
+        assert self.of(lambda: step(*(tensor.float() for tensor in given), index)) == []
+
+    def test_none(self):
+        x, index = on_xla(4, 8, dtype=BF16), torch.tensor([1, 0, 1]).to("xla")
+        assert self.of(lambda: (x.amax(0), x.sin(), x.index_copy(0, index, x[:3]), x.sum(0, dtype=F32))) == []
+
+    def test_of_the_backward(self):
+        linear, x = nn.Linear(8, 16, bias=False).to("xla", BF16), on_xla(4, 8, dtype=BF16)
+
+        def step():
+            linear(x).backward(torch.ones(4, 16, device="xla", dtype=BF16))
+            return linear.weight.grad
+
+        report = audit(step)
+        assert [(found.phase, found.module, found.kind, found.length) for found in report.accumulations] == [
+            ("backward", "Linear", "dot", 4)
+        ]
+        assert report.faults(forbid=["narrow-accumulation"])
+
+
+@pytest.mark.passes_on_stock
 class TestPaths:
     def test_of_the_forward_and_the_backward(self):
         model, x = Model().to("xla", BF16), on_xla(4, 8)

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from castoff.audit import worker
+from castoff.audit.accumulations import accumulations_of
 from castoff.audit.casts import Cast, Frame, Receiver, Record, Step, casts_of
 from castoff.audit.graph import Graph, record_of
 from castoff.audit.lock import lock_differences, lock_text
@@ -277,6 +278,97 @@ ENTRY %main (a: bf16[4,8]) -> f32[4,8] {
         rows = {row[0]: row[1:] for row in compared({"here": replace(report, casts=()), "stock": report})}
         assert rows["casts"] == ["0", "5"]
         assert rows["  exactness: lossy round trip"] == ["0", "1"]
+
+
+SUMS = """\
+HloModule IrToHlo.40
+
+%add.1 (a.1: bf16[], b.1: bf16[]) -> bf16[] {
+  %a.1 = bf16[] parameter(0)
+  %b.1 = bf16[] parameter(1)
+  ROOT %sum.1 = bf16[] add(bf16[] %a.1, bf16[] %b.1)
+}
+
+%max.2 (a.2: bf16[], b.2: bf16[]) -> bf16[] {
+  %a.2 = bf16[] parameter(0)
+  %b.2 = bf16[] parameter(1)
+  ROOT %greatest.2 = bf16[] maximum(bf16[] %a.2, bf16[] %b.2)
+}
+
+%ge.3 (a.3: bf16[], b.3: bf16[]) -> pred[] {
+  %a.3 = bf16[] parameter(0)
+  %b.3 = bf16[] parameter(1)
+  ROOT %compare.3 = pred[] compare(bf16[] %a.3, bf16[] %b.3), direction=GE
+}
+
+ENTRY %IrToHlo.40 (x.4: bf16[4,8], w.5: bf16[2,6,3,3], i.6: bf16[1,6,9,9], n.7: s64[5,1], u.8: bf16[5,8]) -> bf16[8] {
+  %x.4 = bf16[4,8]{1,0} parameter(0)
+  %w.5 = bf16[2,6,3,3]{3,2,1,0} parameter(1)
+  %i.6 = bf16[1,6,9,9]{3,2,1,0} parameter(2)
+  %n.7 = s64[5,1]{1,0} parameter(3)
+  %u.8 = bf16[5,8]{1,0} parameter(4)
+  %zero.9 = bf16[] constant(0)
+  %dot.10 = bf16[4,4] dot(%x.4, %x.4), lhs_contracting_dims={1}, metadata={op_name="castoff1.1/aten__mm"}
+  %dot.11 = f32[4,4] dot(%x.4, %x.4), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %dot.12 = bf16[4,8,4,8] dot(%x.4, %x.4), lhs_contracting_dims={}, rhs_contracting_dims={}
+  %convolution.13 = bf16[1,2,7,7] convolution(%i.6, %w.5), window={size=3x3}, dim_labels=bf01_oi01->bf01
+  %convolution.23 = bf16[6,1,7,7] convolution(%i.6, %w.5), window={size=3x3}, dim_labels=fb01_io01->fb01
+  %reduce.14 = bf16[8]{0} reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0}, to_apply=%add.1
+  %reduce.15 = bf16[8]{0} reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0}, to_apply=%max.2
+  %reduce.16 = bf16[] reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0,1}, to_apply=%add.1
+  %reduce-window.17 = bf16[4,8] reduce-window(%x.4, %zero.9), window={size=1x8 pad=0_0x7_0}, to_apply=%add.1
+  %scatter.18 = bf16[4,8] scatter(%x.4, %n.7, %u.8), update_window_dims={1}, inserted_window_dims={0}, to_apply=%add.1
+  %select-and-scatter.19 = bf16[4,8] select-and-scatter(%x.4, %dot.10, %zero.9), window={size=1x2 stride=1x2}, \
+select=%ge.3, scatter=%add.1
+  %all-reduce.20 = bf16[8]{0} all-reduce(%reduce.14), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add.1
+  %all-reduce.21 = bf16[8]{0} all-reduce(%reduce.14), replica_groups=[4,2]<=[8], to_apply=%add.1
+  ROOT %all-reduce.22 = bf16[8]{0} all-reduce(%reduce.14), replica_groups={{0},{1}}, to_apply=%add.1
+}
+"""
+
+
+class TestAccumulations:
+    @pytest.fixture
+    def sums(self, report: Report) -> Report:
+        graph = Graph("end of the step", "", (), SUMS)
+        return replace(report, accumulations=tuple(accumulations_of(Step((graph,), RECORDS))))
+
+    def test_which_and_how_long(self, sums: Report) -> None:
+        assert {found.hlo: found.length for found in sums.accumulations} == {
+            "dot.10": 8,
+            "convolution.13": 6 * 3 * 3,
+            "convolution.23": 2 * 3 * 3,
+            "reduce.14": 4,
+            "reduce.16": 32,
+            "reduce-window.17": 8,
+            "scatter.18": 5,
+            "select-and-scatter.19": 2,
+            "all-reduce.20": 4,
+            "all-reduce.21": 2,
+        }
+
+    def test_where(self, sums: Report) -> None:
+        dot, *others = sums.accumulations
+        assert (dot.phase, dot.module, dot.op, dot.shape) == ("forward", "M.a", "to", (4, 4))
+        assert str(dot.place) == "llama.py:7"
+        assert {(found.phase, found.place) for found in others} == {("unknown", None)}
+
+    def test_checks(self, sums: Report, report: Report) -> None:
+        assert report.faults(None, ["narrow-accumulation"]) == []
+        [fault] = sums.faults(None, ["narrow-accumulation"])
+        assert fault.startswith("10 × narrow accumulation, which is forbidden: llama.py:7, convolution.13, ")
+
+    def test_shown(self, sums: Report) -> None:
+        assert summary(sums).splitlines()[-2:] == [
+            "10 narrow accumulations, the longest of 54 elements",
+            "  convolution in bf16 2, reduce in bf16 2, all-reduce in bf16 2, dot in bf16 1, reduce-window in bf16 1, "
+            "scatter in bf16 1, select-and-scatter in bf16 1",
+        ]
+        assert sums.accumulation_rows()[0][:4] == ["2", "54", "unknown", "convolution"]
+        assert "forward | M.a | bf16 | narrow accumulation | dot | to | 1" in lock_text(sums).splitlines()
+
+    def test_there_and_back(self, sums: Report) -> None:
+        assert Report.from_dict(json.loads(json.dumps(sums.as_dict()))) == sums
 
 
 class TestLock:
