@@ -103,6 +103,17 @@ class TestReasons:
         ]
         assert {(cast.module, cast.parameter) for cast in report.casts if cast.topic} == {("Linear", "Linear.weight")}
 
+    def test_autocast_within_an_operation(self):
+        q = on_xla(2, 2, 4, 8, dtype=BF16)
+
+        def step():
+            with torch.autocast("xla", dtype=BF16):
+                return nn.functional.scaled_dot_product_attention(q, q, q)
+
+        kept = step()
+        unwatched = torch_xla._XLAC._get_xla_tensors_text([kept])
+        assert len(audit(step).floating) == unwatched.count("xla::cast") > 0
+
     def test_math(self):
         x = on_xla(4, 8, dtype=BF16)
         report = audit(lambda: x * x.sin())
