@@ -37,6 +37,7 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
     """
     import torch_xla
 
+    from castoff.audit.accumulations import accumulations_of
     from castoff.audit.casts import casts_of
     from castoff.audit.report import Report, versions
     from castoff.audit.watch import Watch
@@ -54,4 +55,4 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
         watch.capture(result=kept)
     del kept
     step = watch.step()
-    return Report(versions(), step.graphs, tuple(casts_of(step)))
+    return Report(versions(), step.graphs, tuple(casts_of(step)), tuple(accumulations_of(step)))

@@ -17,7 +17,8 @@ from castoff.audit.graph import (
 )
 
 FORWARD, BACKWARD, OPTIMIZER, UNKNOWN = "forward", "backward", "optimizer", "unknown"
-PHASES = (FORWARD, BACKWARD, OPTIMIZER, UNKNOWN)
+SCALING, CLIPPING, AVERAGE = "loss scaling", "gradient clipping", "moving average"
+PHASES = (FORWARD, BACKWARD, SCALING, CLIPPING, OPTIMIZER, AVERAGE, UNKNOWN)
 
 EXPLICIT = "explicit"
 AUTOCAST = "autocast"
@@ -42,6 +43,8 @@ CAST_NODES = ("ToCopyBackward", "CopyBackwards")
 """The beginnings of the names of nodes whose forward is a cast."""
 
 _PRODUCT_FUNCTIONS = frozenset({"mm", "bmm", "matmul", "addmm", "baddbmm", "linear", "__matmul__", "mv", "out_dtype"})
+_OUT_DTYPE = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+_OUT_DTYPE_OP = frozenset({"linear", "conv1d", "conv2d", "conv3d"})
 _NARROW = ("bf16", "f16")
 
 
@@ -58,6 +61,15 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class Receiver:
+    """A node that gets a gradient."""
+
+    node: str  # its name
+    leaf: str = ""  # of AccumulateGrad: the dtype of the leaf, by XLA's name
+    wants: str = ""  # of AccumulateGrad: the leaf's grad_dtype, by XLA's name; "" if it takes any
+
+
+@dataclass(frozen=True)
 class Record:
     """An operation of a step, as torch dispatches it to the device."""
 
@@ -69,6 +81,7 @@ class Record:
     module: str = ""
     function: str = ""  # the function of torch that the program called, such as "linear"; "" if none
     autocast: bool = False  # whether autocast was on there
+    by_hand: bool = False  # in the optimizer's phase: whether the program does it, with autograd on
     node: str = ""  # the name of the autograd node that made it; "" outside a backward
     engine: bool = False  # whether the autograd engine made it, of a gradient that the node had returned
     origin: int | None = None  # the number of the operation of the forward that it is the derivative of
@@ -76,6 +89,7 @@ class Record:
     parameter: str = ""  # the path of the parameter that it takes; "" if none
     narrow: bool = False  # whether it takes nothing but tensors of one of the dtypes bf16 and f16
     implicit: dict[str, str] | None = None  # what the engine recorded of it: "produced_by" and "demanded_by"
+    receivers: tuple[Receiver, ...] = ()  # of a conversion in a backward: what may get its result
 
 
 @dataclass(frozen=True)
@@ -152,7 +166,8 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
         stack = (Frame(file, line, function),)
     why = _why(conversion, record, origin)
     parameter = (record.parameter if record else "") or (origin.parameter if origin else "")
-    topic, remedy = _remedy(_Case(conversion, record, why, parameter))
+    product = records.get(conversion.product or 0)
+    topic, remedy = _remedy(_Case(conversion, record, why, parameter, product.function if product else ""))
     return Cast(
         number=number,
         graph=at,
@@ -169,7 +184,7 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
         floating=conversion.floating,
         phase=record.phase if record else UNKNOWN,
         module=module_of(record, records) if record else "",
-        op=_op(record),
+        op=op_of(record),
         place=stack[0] if stack else None,
         program=next((frame for frame in stack if not _installed(frame)), None),
         why=why,
@@ -187,7 +202,8 @@ def module_of(record: Record, records: Mapping[int, Record]) -> str:
     return record.module or (origin.module if origin else "")
 
 
-def _op(record: Record | None) -> str:
+def op_of(record: Record | None) -> str:
+    """Return what a person calls an operation: the program's function of torch, or the autograd node."""
     if record is None:
         return ""
     if record.engine:
@@ -204,7 +220,7 @@ def _why(conversion: Conversion, record: Record | None, origin: Record | None) -
     """Return the reason of a conversion."""
     if record is None:
         return UNKNOWN
-    if record.phase == OPTIMIZER:
+    if record.phase == OPTIMIZER and not record.by_hand:
         return STEP
     if record.engine:
         return ENGINE
@@ -232,10 +248,15 @@ class _Case:
     record: Record | None
     why: str
     parameter: str
+    product: str  # the function of torch whose product it widens the rounded result of; "" if none or unknown
 
     @property
     def backward(self) -> bool:
         return self.record is not None and self.record.phase == BACKWARD
+
+    @property
+    def of_optimizer(self) -> bool:
+        return self.record is not None and self.record.phase == OPTIMIZER
 
     @property
     def widens(self) -> bool:
@@ -256,17 +277,55 @@ class _Case:
 
     @property
     def of_the_user(self) -> bool:
-        """Whether the receiver of a gradient (on stock wheels, its producer) is a leaf or a Function."""
+        """Whether what gets the gradient is a leaf, whose own dtype it is converted to, or a Function."""
+        return bool(self.receivers) and all(
+            receiver.leaf == self.conversion.target if receiver.leaf else _of_a_function(receiver.node)
+            for receiver in self.receivers
+        )
+
+    @property
+    def receivers(self) -> list[Receiver]:
+        """What may get the gradient that the engine converted: one node if the engine recorded it."""
         assert self.record is not None
-        node = (self.record.implicit or {}).get("demanded_by", self.record.node)
-        return node.startswith("torch::autograd::AccumulateGrad") or not node[-1:].isdecimal()
+        name = (self.record.implicit or {}).get("demanded_by")
+        if name is None:
+            return list(self.record.receivers)
+        fitting = [receiver for receiver in self.record.receivers if receiver.node == name]
+        return fitting or [Receiver(name)]
+
+    @property
+    def by_grad_dtype(self) -> bool:
+        """Whether the grad_dtype of a leaf asks for the conversion."""
+        return any(receiver.leaf not in ("", self.conversion.target) for receiver in self.receivers)
+
+    @property
+    def of_the_root(self) -> bool:
+        return self.record is not None and not self.record.node
+
+    @property
+    def leaf_takes_it_wide(self) -> bool:
+        """Whether it rounds a gradient whose leaf would take it as it is."""
+        source, target = self.conversion.source, self.conversion.target
+        return self.record is not None and any(
+            receiver.leaf == target and receiver.wants in (source, "") for receiver in self.record.receivers
+        )
+
+    @property
+    def asks_to_widen(self) -> bool:
+        """Whether the program asks, in its forward, for a rounded product in float32."""
+        return self.conversion.of_product and self.widens and self.why == EXPLICIT and not self.backward
 
     @property
     def casts(self) -> bool:
         return self.record is not None and self.record.op in _CAST_OPS
 
 
-_REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
+def _of_a_function(node: str) -> bool:
+    """Tell whether an autograd node is of an autograd.Function: torch's own are numbered, or of a C++ namespace."""
+    return "::" not in node and not node[-1:].isdecimal()
+
+
+REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
     (lambda case: not case.conversion.floating, None, NEEDED),
     (
         lambda case: case.narrow_product,
@@ -274,9 +333,14 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         "XLA_NATIVE_MUL=1, or native_mul_context(): multiply in the operands' dtype",
     ),
     (
-        lambda case: case.conversion.exactness == EXACT_ROUND_TRIP,
+        lambda case: case.conversion.exactness == EXACT_ROUND_TRIP and case.casts and case.conversion.of_view,
         "exact-casts",
         "castoff's wheels remove the round trip",
+    ),
+    (
+        lambda case: case.conversion.exactness == EXACT_ROUND_TRIP,
+        None,
+        "none: the round trip is exact; index or gather before it, or leave both casts out",
     ),
     (
         lambda case: (
@@ -285,15 +349,42 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         "wide-weight-grad",
         "wide_grads(model), with weights in the narrow dtype: the product gives the float32 gradient",
     ),
+    (lambda case: case.why == PRODUCT, "matmul-out-dtype", "castoff's wheels make it one product with a wide result"),
     (
-        lambda case: case.why == PRODUCT or (case.conversion.of_product and case.widens and case.why == EXPLICIT),
+        lambda case: case.asks_to_widen and case.product in _OUT_DTYPE,
         "matmul-out-dtype",
         "out_dtype=torch.float32: one product that accumulates and returns float32",
     ),
     (
-        lambda case: case.why == STEP and case.widens and case.conversion.of_product and case.casts,
+        lambda case: case.asks_to_widen and case.product in _OUT_DTYPE_OP,
+        "out-dtype-op",
+        "torch.ops.higher_order.out_dtype(torch.ops.aten.….default, torch.float32, …): one operation with that result",
+    ),
+    (
+        lambda case: case.of_optimizer and case.widens and case.conversion.of_product and case.casts,
         "wide-weight-grad",
         "wide_grads(model): the gradient is float32 already",
+    ),
+    (
+        lambda case: case.why == ENGINE and case.of_the_root,
+        None,
+        "pass a gradient of the root's dtype to backward()",
+    ),
+    (
+        lambda case: case.why == ENGINE and case.by_grad_dtype and case.conversion.exactness == LOSSY_ROUND_TRIP,
+        None,
+        "none: the grad_dtype of the leaf asks for it, but the gradient was rounded before",
+    ),
+    (
+        lambda case: case.why == ENGINE and case.by_grad_dtype,
+        None,
+        f"{NEEDED}: the grad_dtype of the leaf asks for it",
+    ),
+    (
+        lambda case: case.why == EXPLICIT and case.backward and case.leaf_takes_it_wide,
+        "grad-dtype",
+        "an autograd.Function for the cast in the forward, whose backward returns the gradient as it is: "
+        "the leaf's grad_dtype takes it",
     ),
     (
         lambda case: case.why == ENGINE and case.of_the_user,
@@ -320,7 +411,7 @@ _REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
 
 def _remedy(case: _Case) -> tuple[str | None, str]:
     """Return the topic that removes a conversion and the remedy, or that it is needed."""
-    return next(((topic, text) for applies, topic, text in _REMEDIES if applies(case)), (None, NEEDED))
+    return next(((topic, text) for applies, topic, text in REMEDIES if applies(case)), (None, NEEDED))
 
 
 def counted(casts: Sequence[Cast], attribute: str) -> dict[str, int]:

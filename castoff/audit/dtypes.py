@@ -35,6 +35,16 @@ def size_of(dtype: str) -> int:
     return int(bits) // 8
 
 
+def xla_name(dtype: str) -> str:
+    """Return XLA's name of a floating point dtype.
+
+    Args:
+        dtype: Its name in torch, such as "torch.bfloat16".
+    """
+    name = dtype.removeprefix("torch.").replace("_", "")
+    return name.replace("complex", "c").replace("float", "f")
+
+
 def is_float(dtype: str) -> bool:
     """Tell whether it is a floating point or complex dtype."""
     return dtype in _FLOATS or dtype in _COMPLEX or dtype.startswith("f8")

@@ -29,6 +29,9 @@ _VIEWS = frozenset(
 )
 """Instructions whose every element is an element of their first operand."""
 
+_NO_VIEWS = frozenset({"all-gather", "collective-permute", "gather"})
+"""Of these, the ones that are no views in torch."""
+
 _PRODUCTS = ("dot", "convolution")
 
 EXACT_WIDENING = "exact widening"
@@ -51,6 +54,8 @@ class Conversion:
     shape: tuple[int, ...]  # the sizes of the tensor
     exactness: str  # one of EXACTNESS
     of_product: bool  # whether it widens the rounded result of a matrix product or convolution, ignoring views
+    product: int | None  # the number of the operation of that product; None if unknown
+    of_view: bool  # whether only views as torch has them are between it and the conversion before, if there is one
     of_input: bool  # whether it converts an input of the graph, ignoring views
     into_product: bool  # whether a matrix product or convolution uses it, ignoring views
 
@@ -147,7 +152,8 @@ class _Conversions:
     def _conversion(self, convert: Instruction, node: Node | None) -> Conversion:
         match = _SHAPE.match(convert.shape)
         assert match is not None
-        behind = self._behind(convert)
+        path = self._behind(convert)
+        behind = path[-1]
         source = self._instructions[convert.operands[0]].dtype
         before = self._instructions[behind.operands[0]].dtype if behind.op == "convert" else None
         return Conversion(
@@ -160,16 +166,18 @@ class _Conversions:
             shape=tuple(int(size.lstrip("<=")) for size in match[2].split(",") if size),
             exactness=exactness_of(before, source, convert.dtype),
             of_product=behind.op in _PRODUCTS and is_exact(source, convert.dtype),
+            product=record_of(behind.op_name) if behind.op in _PRODUCTS else None,
+            of_view=all(inner.op not in _NO_VIEWS for inner in path),
             of_input=behind.op == "parameter",
             into_product=self._feeds_product(convert),
         )
 
-    def _behind(self, convert: Instruction) -> Instruction:
-        """Return the instruction that a conversion gets its elements from, ignoring views."""
-        inner = self._instructions[convert.operands[0]]
-        while _is_view(inner):
-            inner = self._instructions[inner.operands[0]]
-        return inner
+    def _behind(self, convert: Instruction) -> list[Instruction]:
+        """Return the views before a conversion, the nearest first, and the instruction that makes the elements."""
+        path = [self._instructions[convert.operands[0]]]
+        while _is_view(path[-1]):
+            path.append(self._instructions[path[-1].operands[0]])
+        return path
 
     def _feeds_product(self, convert: Instruction) -> bool:
         queue, seen = [convert.name], {convert.name}

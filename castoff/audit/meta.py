@@ -134,7 +134,7 @@ class _MetaWatch:
         try:
             result = func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
-            if not _has_no_kernel(error):
+            if not (_has_no_kernel(error) and isinstance(func, torch._ops.OpOverload)):
                 raise
             self._guessed[record.op, str(record.stack[0]) if record.stack else "", _reason(error)] += 1
             result = _guess(func, args, kwargs, given)
@@ -145,7 +145,7 @@ class _MetaWatch:
         return result
 
     def _count(self, record: Record, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        formula = flop_registry.get(func.overloadpacket)
+        formula = flop_registry.get(getattr(func, "overloadpacket", func))
         if formula is not None:
             self._flops[record.number] = formula(*args, **kwargs, out_val=result)
 
@@ -165,7 +165,7 @@ class _MetaWatch:
                 self._convert(record, source, target)
                 self._made[key] = ("cast", _name(source))
                 return
-        elif torch.Tag.pointwise in func.tags and is_float(target):
+        elif torch.Tag.pointwise in getattr(func, "tags", ()) and is_float(target):
             for tensor in given:
                 if tensor.dim() and is_float(_name(tensor)) and _name(tensor) != target:
                     self._convert(record, tensor, target)
@@ -186,6 +186,8 @@ class _MetaWatch:
                 shape=tuple(tensor.shape),
                 exactness=exactness_of(before if kind == "cast" else None, source, target),
                 of_product=kind == "product" and is_exact(source, target),
+                product=None,
+                of_view=True,
                 of_input=tensor.is_leaf,
                 into_product=False,
             )

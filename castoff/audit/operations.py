@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from castoff.audit.casts import BACKWARD, CAST_NODES, FORWARD, OPTIMIZER, Frame, Record
+from castoff.audit.casts import (
+    AVERAGE,
+    BACKWARD,
+    CAST_NODES,
+    CLIPPING,
+    FORWARD,
+    OPTIMIZER,
+    SCALING,
+    Frame,
+    Receiver,
+    Record,
+)
+from castoff.audit.dtypes import xla_name
 from castoff.audit.modules import ModulePaths
 
 _TORCH = Path(torch.__file__).parent
@@ -23,6 +37,14 @@ _OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/")
 _AUTOGRAD = f"{_TORCH}/autograd/"
 _BACKWARDS = ("backward", "grad", "_engine_run_backward")
 _DEPTH = 12
+
+_PHASES_BY_NAME = (
+    # phase, names of functions, names of classes whose methods they are
+    (CLIPPING, r"_*(clip|clamp)_(grad|by_norm|by_global_norm)\w*", r"\w*GradientClip\w*"),
+    (SCALING, r"_*(unscale|scale_loss|unscale_grad)\w*", r"\w*(Grad|Loss)Scaler\w*"),
+    (AVERAGE, r"_*((update|step)_)?(ema|swa|moving_average)(_\w*)?", r"\w*(EMA|Ema(?![a-z])|AveragedModel)\w*"),
+)
+"""The phases that programs have besides forward, backward and optimizer, and what they call them."""
 
 Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
 """Called with the record of an operation, its function and arguments; returns its result."""
@@ -45,6 +67,7 @@ class Operations:
         self._after_backward = False
         self._lock = threading.Lock()
         self._copies: dict[int, tuple[Any, ...]] = {}
+        self._of_backward = WeakTensorKeyDictionary()  # tensors made in a backward, or of such tensors outside modules
         self._casts: list[Any] | None = None
 
     @contextlib.contextmanager
@@ -67,27 +90,35 @@ class Operations:
         return {**records, **_of_the_engine(records, self._copies, casts)}
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._handler(self._record(func, args, kwargs), func, args, kwargs)
+        record = self._record(func, args, kwargs)
+        result = self._handler(record, func, args, kwargs)
+        if record.phase != FORWARD:
+            for tensor in tensors([result]):
+                self._of_backward[tensor] = None
+        return result
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record:
-        in_backward = torch._C._current_graph_task_id() != -1
-        node = torch._C._current_autograd_node() if in_backward else None
-        function, autocast = self._functions.current()
+        call = self._functions.current()
+        function = call.function
+        in_task = torch._C._current_graph_task_id() != -1
+        node = torch._C._current_autograd_node() if in_task else None
+        in_backward = in_task or (function in _BACKWARDS and not self._paths.current())
         if in_backward and function in _BACKWARDS:
-            function = ""  # on some devices a backward runs in the calling thread
+            function = ""  # the gradient of the root; on some devices a whole backward runs in the calling thread
         self._after_backward |= in_backward
-        phase = self._phase(in_backward)
+        phase = BACKWARD if in_backward else self._phase(call, args)
         if phase == OPTIMIZER and self._optimizers:
             function = f"{self._optimizers[-1]}.step"
         origin = self._nodes.origin(node) if node is not None else None
         with self._lock:
             record = Record(
                 number=len(self._records) + 1,
-                op=str(func.overloadpacket),
+                op=str(getattr(func, "overloadpacket", func)),
                 phase=phase,
                 module=self._paths.current(),
                 function=function,
-                autocast=autocast,
+                autocast=call.autocast,
+                by_hand=phase == OPTIMIZER and not self._optimizers and torch.is_grad_enabled(),
                 node=node.name() if node is not None else "",
                 origin=origin,
                 stack=tuple(lines()),
@@ -97,18 +128,26 @@ class Operations:
             self._records[record.number] = record
         if in_backward and record.op == "aten._to_copy" and isinstance(args[0], torch.Tensor):
             self._copies[record.number] = (args[0].dtype, kwargs.get("dtype"), tuple(args[0].shape))
+            self._records[record.number] = record = replace(record, receivers=_receivers(node))
         if not in_backward or record.module:
             self._nodes.made(record)
         return record
 
-    def _phase(self, in_backward: bool) -> str:
-        if in_backward:
-            return BACKWARD
+    def _phase(self, call: _Call, args: tuple[Any, ...]) -> str:
+        """Return the phase of an operation outside the backward."""
         if self._paths.current():
             return FORWARD  # also in an optimizer's closure
-        # Clipping, scaling and manual updates: after a backward, without autograd.
-        after = self._after_backward and not torch.is_grad_enabled()
-        return OPTIMIZER if self._optimizers or after else FORWARD
+        if self._optimizers:
+            return OPTIMIZER
+        grad = torch.is_grad_enabled()
+        named = phase_by_name()
+        if named is not None and (named == SCALING or self._after_backward or not grad):
+            return named
+        if not self._after_backward or call.differentiable:
+            return FORWARD
+        # What is done with gradients by hand, whether or not under no_grad: they need no gradient themselves.
+        by_hand = not grad or any(tensor in self._of_backward for tensor in tensors(args))
+        return OPTIMIZER if by_hand else FORWARD
 
     @contextlib.contextmanager
     def _optimizer_hooks(self) -> Iterator[None]:
@@ -129,7 +168,9 @@ class Operations:
 
 
 class _Dispatches(TorchDispatchMode):
-    """Receives each operation as torch dispatches it to the device."""
+    """Receives each operation as torch dispatches it to the device, higher-order operators as one."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
@@ -137,6 +178,15 @@ class _Dispatches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._call(func, args, kwargs or {})
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of the program to torch."""
+
+    function: str = ""  # the function's name; "" if there is none
+    autocast: bool = False  # whether autocast was on
+    differentiable: bool = False  # whether autograd records it
 
 
 class _Functions(TorchFunctionMode):
@@ -148,15 +198,16 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.current()
-        self._here.current = (getattr(func, "__name__", str(func)), _autocast_is_on())
+        needs = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors(args))
+        self._here.current = _Call(getattr(func, "__name__", str(func)), _autocast_is_on(), needs)
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self._here.current = before
 
-    def current(self) -> tuple[str, bool]:
-        """Return the function's name, "" if there is none, and whether autocast is on."""
-        current: tuple[str, bool] = getattr(self._here, "current", ("", False))
+    def current(self) -> _Call:
+        """Return the call that runs in this thread."""
+        current: _Call = getattr(self._here, "current", _Call())
         return current
 
 
@@ -240,6 +291,21 @@ def _of_the_engine(
     return found
 
 
+def _receivers(node: Any) -> tuple[Receiver, ...]:
+    """Return the nodes that get what a node returns; none at the root of a backward."""
+    found = []
+    for receiver, _ in node.next_functions if node is not None else ():
+        if receiver is not None:
+            leaf = getattr(receiver, "variable", None)
+            found.append(Receiver(receiver.name(), *(_dtypes_of(leaf) if leaf is not None else ())))
+    return tuple(found)
+
+
+def _dtypes_of(leaf: torch.Tensor) -> tuple[str, str]:
+    wants = getattr(leaf, "grad_dtype", leaf.dtype)
+    return xla_name(str(leaf.dtype)), xla_name(str(wants)) if wants is not None else ""
+
+
 def _narrow(args: tuple[Any, ...]) -> bool:
     """Tell whether all arguments are tensors of one 16-bit dtype. A number is a tensor without dimensions."""
     dtypes = {arg.dtype if isinstance(arg, torch.Tensor) and arg.device.type != "cpu" else None for arg in args}
@@ -265,6 +331,34 @@ def lines() -> Iterator[Frame]:
             yield Frame(file, frame.f_lineno, frame.f_code.co_name)
             count += 1
         frame = frame.f_back
+
+
+def phase_by_name() -> str | None:
+    """Return the phase that the innermost function on the stack with such a name stands for; None without one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code not in _PHASES_OF_CODE:
+            _PHASES_OF_CODE[code] = _phase_of_name(code.co_name, _class_of(frame))
+        found = _PHASES_OF_CODE[code]
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return None
+
+
+_PHASES_OF_CODE: dict[CodeType, str | None] = {}
+
+
+def _class_of(frame: FrameType) -> str:
+    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_code.co_varnames[:1] else ""
+
+
+def _phase_of_name(function: str, of: str) -> str | None:
+    for phase, functions, classes in _PHASES_BY_NAME:
+        if re.fullmatch(functions, function) or re.fullmatch(classes, of):
+            return phase
+    return None
 
 
 def tensors(values: Any) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from castoff.audit import worker
+from castoff.audit.lock import FIRST_LINE
 from castoff.audit.report import FORBIDDABLE, Report
 from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
@@ -58,6 +59,51 @@ def check_kinds(kinds: Sequence[str]) -> None:
                 found=kind,
                 next_step="Correct --forbid.",
             )
+
+
+def check_lock_file(path: Path | None) -> None:
+    """Check the argument of --check-lock.
+
+    Raises:
+        AuditError: It is no lock file.
+    """
+    if path is None:
+        return
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = f"the first line {lines[0]!r}" if lines else "an empty file"
+    except (OSError, UnicodeDecodeError) as error:
+        found, lines = str(error), []
+    if lines[:1] != [FIRST_LINE]:
+        raise AuditError(
+            f"{path} is no lock file",
+            expected=f"a file whose first line is {FIRST_LINE!r}",
+            found=found,
+            next_step=f"Make one with --write-lock {path}.",
+        )
+
+
+def check_files(*paths: Path | None) -> None:
+    """Check the arguments of --html, --report and --write-lock: whether these files can be written.
+
+    Raises:
+        AuditError: One of them cannot.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        existed = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise AuditError(
+                f"{path} cannot be written",
+                expected="a file in a folder that exists and is writable",
+                found=str(error.strerror),
+                next_step="Correct --html, --report or --write-lock.",
+            ) from None
+        if not existed:
+            path.unlink()
 
 
 def audit_program(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from castoff.audit.accumulations import NARROW_ACCUMULATION, Accumulation, read_accumulation
 from castoff.audit.casts import PHASES, Cast, Frame, counted
 from castoff.audit.graph import EXACTNESS, Graph
 
 FORMAT = "castoff audit 1"
 
-FORBIDDABLE = tuple(name.replace(" ", "-") for name in EXACTNESS)
+FORBIDDABLE = (*(name.replace(" ", "-") for name in EXACTNESS), NARROW_ACCUMULATION)
 """The values of ``--forbid``."""
+
+ACCUMULATION_COLUMNS = ("accumulations", "of at most", "phase", "as", "in", "module", "op", "where")
 
 COLUMNS = ("casts", "bytes", "phase", "from → to", "exactness", "why", "module", "op", "where", "removed by")
 
@@ -26,6 +30,7 @@ class Report:
     versions: Mapping[str, str]  # the versions of torch and torch_xla
     graphs: tuple[Graph, ...]  # the graphs that the step ran on the device
     casts: tuple[Cast, ...]  # the conversions in them
+    accumulations: tuple[Accumulation, ...] = ()  # the narrow accumulations in them
 
     @property
     def floating(self) -> tuple[Cast, ...]:
@@ -53,11 +58,28 @@ class Report:
         for kind in forbid:
             if kind not in FORBIDDABLE:
                 raise ValueError(f"expected one of {', '.join(FORBIDDABLE)}; found {kind!r}")
+            if kind == NARROW_ACCUMULATION:
+                found += self._narrow()
+                continue
             bad = [cast for cast in floating if cast.exactness.replace(" ", "-") == kind]
             if bad:
                 places = ", ".join(dict.fromkeys(str(cast.place or cast.op or cast.node) for cast in bad))
                 found.append(f"{len(bad)} × {bad[0].exactness}, which is forbidden: {places}")
         return found
+
+    def _narrow(self) -> list[str]:
+        places = ", ".join(dict.fromkeys(str(found.place or found.op or found.hlo) for found in self.accumulations))
+        count = len(self.accumulations)
+        return [f"{count} × narrow accumulation, which is forbidden: {places}"] if count else []
+
+    def accumulation_rows(self) -> list[list[str]]:
+        """Return the cells of a table of the narrow accumulations, one row for similar ones, the longest first."""
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for found in self.accumulations:
+            key = (found.phase, found.kind, found.dtype, alike(found.module), found.op, str(found.place or ""))
+            groups.setdefault(key, []).append(found.length)
+        ordered = sorted(groups.items(), key=lambda item: -max(item[1]))
+        return [[str(len(lengths)), f"{max(lengths):,}", *key] for key, lengths in ordered]
 
     def rows(self, *, everything: bool = False, tpu: bool = False) -> list[list[str]]:
         """Return the cells of a table for a person: one row for similar casts, in the order of the program.
@@ -71,7 +93,7 @@ class Report:
         groups: dict[tuple[str, ...], list[Cast]] = {}
         for cast in self.casts if everything else self.floating:
             key: tuple[str, ...] = (
-                *(cast.phase, f"{cast.source} → {cast.target}", cast.exactness, cast.why, _alike(cast.module), cast.op),
+                *(cast.phase, f"{cast.source} → {cast.target}", cast.exactness, cast.why, alike(cast.module), cast.op),
                 *(str(cast.place or ""), cast.topic or cast.remedy),
             )
             groups.setdefault(key, []).append(cast)
@@ -90,6 +112,7 @@ class Report:
             "versions": dict(self.versions),
             "totals": self.totals(),
             "casts": [cast.as_dict() for cast in self.casts],
+            "accumulations": [found.as_dict() for found in self.accumulations],
             "graphs": [_graph_as_dict(graph) for graph in self.graphs],
         }
 
@@ -102,7 +125,12 @@ class Report:
         """
         if data.get("format") != FORMAT:
             raise ValueError(f"expected a report of the format {FORMAT!r}; found {data.get('format')!r}")
-        return cls(data["versions"], tuple(map(_graph, data["graphs"])), tuple(map(read_cast, data["casts"])))
+        return cls(
+            data["versions"],
+            tuple(map(_graph, data["graphs"])),
+            tuple(map(read_cast, data["casts"])),
+            tuple(map(read_accumulation, data["accumulations"])),
+        )
 
 
 def totals_of(casts: Sequence[Cast]) -> dict[str, Any]:
@@ -133,7 +161,8 @@ def read_cast(data: Mapping[str, Any]) -> Cast:
     return Cast(**{**data, **frames, "shape": tuple(data["shape"])})
 
 
-def _alike(module: str) -> str:
+def alike(module: str) -> str:
+    """Return the path of a module with a star for each number, so that the layers of a stack have one path."""
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
@@ -161,6 +190,11 @@ def summary(report: Report) -> str:
     lines += [f"  {topic}: {remedy}" for topic, remedy in remedies]
     if totals["other_conversions"]:
         lines.append(f"  and {totals['other_conversions']} conversions from or to integers")
+    if report.accumulations:
+        kinds = Counter(f"{found.kind} in {found.dtype}" for found in report.accumulations)
+        longest = max(found.length for found in report.accumulations)
+        lines.append(f"{len(report.accumulations)} narrow accumulations, the longest of {longest:,} elements")
+        lines.append(f"  {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}")
     return "\n".join(lines)
 
 
@@ -175,5 +209,6 @@ def compared(reports: Mapping[str, Report]) -> list[list[str]]:
     for name in ("phase", "why", "exactness"):
         keys = dict.fromkeys(key for total in totals for key in total[f"by_{name}"])
         rows += [[f"  {name}: {key}", *(str(total[f"by_{name}"].get(key, 0)) for total in totals)] for key in keys]
+    rows.append(["narrow accumulations", *(str(len(report.accumulations)) for report in reports.values())])
     rows.append(["bytes moved by casts", *(f"{total['bytes']:,}" for total in totals)])
     return rows

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from castoff.audit.accumulations import NARROW_ACCUMULATION
+from castoff.audit.lock import check_lock, lock_text
 from castoff.audit.page import page
-from castoff.audit.report import COLUMNS, Report, compared, read_cast, summary
+from castoff.audit.report import ACCUMULATION_COLUMNS, COLUMNS, Report, compared, read_cast, summary
 from castoff.core.console import Console
 from castoff.core.text_table import text_table
 from castoff.tpu.program import WHEELS
@@ -20,8 +22,9 @@ from castoff.tpu.program import WHEELS
 class Files:
     """The files to write."""
 
-    html: Path | None  # the page; None for none
-    report: Path | None  # the report as JSON; None for none
+    html: Path | None = None  # the page; None for none
+    report: Path | None = None  # the report as JSON; None for none
+    lock: Path | None = None  # the lock file; None for none
 
 
 def show(
@@ -30,6 +33,7 @@ def show(
     max_casts: int | None,
     forbid: Sequence[str],
     *,
+    lock: Path | None = None,
     files: Files,
     everything: bool,
     console: Console,
@@ -41,6 +45,7 @@ def show(
         reports: The reports by their wheels: "here", and "stock" if there is one.
         max_casts: The highest number of casts.
         forbid: The forbidden kinds.
+        lock: The lock file to compare with; None for none.
         files: The files to write.
         everything: Whether to show conversions from and to integers.
         console: Shows it.
@@ -49,8 +54,10 @@ def show(
         The violations of the limits.
     """
     here = reports["here"]
-    faults = here.faults(max_casts, forbid)
+    faults = here.faults(max_casts, forbid) + _locked(here, lock, files)
     below = summary(here)
+    if (forbid and NARROW_ACCUMULATION in forbid) or everything:
+        below += "\n\n" + text_table(ACCUMULATION_COLUMNS, here.accumulation_rows())
     if "stock" in reports:
         titles = [f"{WHEELS[name]} ({report.versions['torch_xla']})" for name, report in reports.items()]
         below += "\n\n" + text_table(["", *titles], compared(reports))
@@ -63,6 +70,13 @@ def show(
         files.html.write_text(page(program, reports), encoding="utf-8")
     console.table(columns, rows, below, {"program": program, "faults": faults, **data})
     return faults
+
+
+def _locked(report: Report, lock: Path | None, files: Files) -> list[str]:
+    """Write the lock file, if one is to be written; return the violations of the one to compare with."""
+    if files.lock is not None:
+        files.lock.write_text(lock_text(report), encoding="utf-8")
+    return check_lock(lock, report) if lock is not None else []
 
 
 def _with_tpu(report: Report, everything: bool) -> tuple[list[str], list[list[str]]]:
@@ -78,7 +92,8 @@ def show_meta(
     max_casts: int | None,
     forbid: Sequence[str],
     *,
-    file: Path | None,
+    lock: Path | None = None,
+    files: Files,
     console: Console,
 ) -> list[str]:
     """Show a report of the meta device.
@@ -88,14 +103,15 @@ def show_meta(
         found: The report: meta.schema.json describes it.
         max_casts: The highest number of casts.
         forbid: The forbidden kinds.
-        file: The file for the report as JSON; None for none.
+        lock: The lock file to compare with; None for none.
+        files: The files to write; no page.
         console: Shows it.
 
     Returns:
         The violations of the limits.
     """
     report = Report(found["versions"], (), tuple(map(read_cast, found["casts"])))
-    faults = report.faults(max_casts, forbid)
+    faults = report.faults(max_casts, forbid) + _locked(report, lock, files)
     rows = report.rows()
     parts = [_meta_numbers(found), summary(report)]
     parts += [
@@ -103,8 +119,8 @@ def show_meta(
         for guess in found["without_kernel"]
     ]
     parts += [f"problem: {fault}" for fault in faults]
-    if file is not None:
-        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if files.report is not None:
+        files.report.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     console.table(COLUMNS, rows, "\n".join(parts), {"program": program, "faults": faults, "meta": dict(found)})
     return faults
 

@@ -7,12 +7,13 @@ their HLO name the operation that they come from. The computation is not changed
 from __future__ import annotations
 
 import contextlib
-import weakref
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch_xla
+from torch.utils.weak import TensorWeakRef
 
 from castoff.audit.casts import Record, Step
 from castoff.audit.graph import SCOPE, Graph
@@ -55,6 +56,7 @@ class Watch:
             of: The tensors of the graph; all that were made here and are alive if None.
             result: The result of the step.
         """
+        gc.collect()  # what only cycles keep alive would be computed too, or not: the collector's moment decides
         roots = self._pending(result) if of is None else of
         if not roots:
             return
@@ -89,15 +91,16 @@ class Watch:
             self.capture(f"{record.op} reads a value", [tensor for tensor in tensors(args) if _on_xla(tensor)])
         scope = _XLAC.profiler.scope_pusher(f"{SCOPE}{record.number}")
         try:
-            result = func(*args, **kwargs)
+            with _autocast_within(func, enabled=record.autocast):
+                result = func(*args, **kwargs)
         finally:
             del scope
         for tensor in tensors([result]):
             if _on_xla(tensor):
-                self._live[id(tensor)] = weakref.ref(tensor)
+                self._live[id(tensor)] = TensorWeakRef(tensor)
         if record.node.endswith("AccumulateGrad"):
             leaf = torch._C._current_autograd_node().variable
-            self._leaves[id(leaf)] = weakref.ref(leaf)
+            self._leaves[id(leaf)] = TensorWeakRef(leaf)
         return result
 
     @contextlib.contextmanager
@@ -130,6 +133,26 @@ def _ir_debug() -> Iterator[None]:
         yield
     finally:
         _XLAC._set_ir_debug(before)
+
+
+@contextlib.contextmanager
+def _autocast_within(func: Any, *, enabled: bool) -> Iterator[None]:
+    """Let autocast act on the operations that an operation without a kernel of XLA's consists of, as it does unwatched.
+
+    torch switches autocast off while it hands an operation to Python: the softmax within _safe_softmax, which is part
+    of scaled_dot_product_attention, would be computed in bfloat16.
+    """
+    key = torch._C._parse_dispatch_key("AutocastXLA")
+    name = func.name() if isinstance(func, torch._ops.OpOverload) else ""
+    if not enabled or not name or torch._C._dispatch_has_kernel_for_dispatch_key(name, "XLA"):
+        yield
+        return
+    before = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, before)
 
 
 @contextlib.contextmanager

@@ -17,15 +17,20 @@ from castoff.core.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, Casto
 
 
 @contextmanager
-def boundary(console: Console) -> Iterator[Console]:
-    """Turn every error into output and an exit code."""
+def boundary(console: Console, *, stopped: str = "stopped") -> Iterator[Console]:
+    """Turn every error into output and an exit code.
+
+    Args:
+        console: Shows the errors.
+        stopped: What to say after Ctrl-C.
+    """
     try:
         yield console
     except CastoffError as error:
         console.error(error)
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt:
-        console.warn("stopped; the output folder is unchanged")
+        console.warn(stopped)
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     except BrokenPipeError:
         # The reader of the output has closed it (head); Python must not write to it again at exit.

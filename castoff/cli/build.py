@@ -69,7 +69,8 @@ def build_command(
         out=out,
         verify_install=verify_install,
     )
-    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+    shown = Console(json_lines=json_lines, verbose=verbose)
+    with boundary(shown, stopped="stopped; the output folder is unchanged") as console:
         if target is Target.PACKAGE:
             build_package(request, pin or pin_names(ROOT / "pins"), console)
         elif dry_run_only:

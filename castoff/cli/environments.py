@@ -10,6 +10,7 @@ import typer
 
 from castoff.audit import program as audit_program
 from castoff.audit import show as audit_show
+from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.build import doctor
 from castoff.build.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
@@ -101,8 +102,8 @@ def audit_command(
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Exit with 1 if it has a cast of this kind: exact-widening, lossy-narrowing, exact-round-trip or "
-            "lossy-round-trip. May be given more than once.",
+            help="Exit with 1 if it has one of this kind: exact-widening, lossy-narrowing, exact-round-trip, "
+            "lossy-round-trip or narrow-accumulation, which is no cast. May be given more than once.",
         ),
     ] = None,
     compare: Annotated[Wheels | None, typer.Option(help="Also audit it under stock wheels, and show both.")] = None,
@@ -124,8 +125,17 @@ def audit_command(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the whole report, IR included, as JSON to this file.")
     ] = None,
+    write_lock: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the casts by module and reason to this lock file, for --check-lock."),
+    ] = None,
+    check_lock: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Exit with 1 if the casts are not those of this lock file; show the change."),
+    ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show conversions from and to integers, too. They are never counted.")
+        bool,
+        typer.Option("--all", help="Also show conversions from and to integers, and narrow accumulations."),
     ] = False,
     python: ProgramPythonOption = None,
     calls: CallsOption = 2,
@@ -139,17 +149,25 @@ def audit_command(
     The function is called without arguments, on CPU-XLA. Each dtype conversion of its forward, backward and
     optimizer is listed with its line and module, and traced to the IR.
 
-    Exit status 1 if --max-casts or --forbid is violated.
+    Exit status 1 if --max-casts, --forbid or --check-lock is violated.
     """
     if meta and (html or compare or stock_python or topology):
-        raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts and --forbid")
-    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts, --forbid and locks")
+    if meta and NARROW_ACCUMULATION in (forbid or ()):
+        raise typer.BadParameter(f"--meta has no graph, in which a {NARROW_ACCUMULATION} would be seen")
+    shown = Console(json_lines=json_lines, verbose=verbose)
+    with boundary(shown, stopped="stopped; the audit is not finished, and no file was written") as console:
         request = audit_program.parse_request(program, calls, python, topology)
         audit_program.check_kinds(forbid or ())
+        audit_program.check_lock_file(check_lock)
+        audit_program.check_files(html, report, write_lock)
+        files = audit_show.Files(html, report, write_lock)
         with command_context(console) as context:
             if meta:
                 found = audit_program.meta_program(request, load_pin(ROOT / "pins", pin), context)
-                faults = audit_show.show_meta(program, found, max_casts, forbid or (), file=report, console=console)
+                faults = audit_show.show_meta(
+                    program, found, max_casts, forbid or (), lock=check_lock, files=files, console=console
+                )
             else:
                 reports = audit_program.audit_program(
                     request,
@@ -164,7 +182,8 @@ def audit_command(
                     reports,
                     max_casts,
                     forbid or (),
-                    files=audit_show.Files(html, report),
+                    lock=check_lock,
+                    files=files,
                     everything=everything,
                     console=console,
                 )

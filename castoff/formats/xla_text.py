@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 _NODE = re.compile(r"^\s*(%\d+) = (\([^()]*\)|\S+) ([\w:]+)\((.*?)\)(?:, |$)(.*)$")
 _OPERAND = re.compile(r"(%\d+)(?:\.(\d+))?")
@@ -24,7 +25,7 @@ _CALLED = re.compile(r"\b(calls|to_apply|body|condition|true_computation|false_c
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
-_GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[^ ,]*\]<=\[[^ ]*\])")
+_GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[\d,]*\]<=\[[^ ]*\])")
 _DIMENSIONS = re.compile(r"(?:dimensions|\w+_(?:contracting|batch)_dims)=\{[^}]*\}")
 _DTYPE = re.compile(r"[a-z]\w*(?=\[)")
 
@@ -80,6 +81,7 @@ class Instruction:
     index: int  # which element of a tuple it takes
     groups: str  # the devices that a collective works among
     root: bool  # whether it is its computation's result
+    attributes: str  # the text after its operands
     op_name: str  # where it comes from by its metadata, such as "scope.1/xla__cast"; "" if that does not say
 
     @property
@@ -100,6 +102,11 @@ class Module:
         """Every instruction of every computation."""
         for computation in self.computations.values():
             yield from computation
+
+    @cached_property
+    def named(self) -> dict[str, Instruction]:
+        """Every instruction by its name."""
+        return {instruction.name: instruction for instruction in self.instructions()}
 
     def find(self, *ops: str) -> list[Instruction]:
         """The instructions with one of these opcodes."""
@@ -161,6 +168,7 @@ def _instruction(match: re.Match[str]) -> Instruction:
         index=int(index[1]) if index else 0,
         groups=groups[1] if groups else "",
         root=bool(root),
+        attributes=attributes,
         op_name=op_name[1] if op_name else "",
     )
 

@@ -239,12 +239,12 @@ def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> C
         error: The class of the error.
         summary: What failed.
     """
-    lines = completed.output.splitlines()
-    if completed.returncode == trace.BAD_PROGRAM and lines:
-        with suppress(ValueError):
-            answer = json.loads(lines[-1])
-            if isinstance(answer, dict) and answer.keys() == {"expected", "found", "next_step"}:
-                return error(summary, **answer)
+    if completed.returncode == trace.BAD_PROGRAM:
+        for line in reversed(completed.output.splitlines()):  # libraries may write at the end of a process
+            with suppress(ValueError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.keys() == {"expected", "found", "next_step"}:
+                    return error(summary, **answer)
     return error(
         summary,
         expected="the program runs to its end",

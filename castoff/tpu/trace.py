@@ -103,11 +103,8 @@ def main() -> int:
             torch_xla.sync()
             del kept
             end = _size()
-    except Exception as error:  # noqa: BLE001 - whatever a user's program raises
-        traceback.print_exc()
-        return fault(
-            f"{function}() of {program} runs", f"{type(error).__name__}: {error}", "Correct it; it runs on the CPU."
-        )
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
+        return fault(f"{function}() of {program} runs", problem_of(error), "Correct it; it runs on the CPU.")
     print("\n" + json.dumps({"start": start, "end": end, "partitions": partitions(), **_versions()}))
     return 0
 
@@ -136,6 +133,33 @@ def function_of(program: str, name: str) -> Callable[[], object]:
         raise AttributeError(f"it has no function {name!r}; it has: {known or 'none'}")
     found: Callable[[], object] = function
     return found
+
+
+def problem_of(error: BaseException) -> str:
+    """Return the traceback of a program's exception, without castoff's frames, below the line that raised it.
+
+    Args:
+        error: The exception, as it was caught.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    frames = _without_ours(told)
+    users = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    summary = "".join(told.format_exception_only()).strip().splitlines()[-1]
+    if not users:
+        return summary
+    return f"{Path(users[-1].filename).name}:{users[-1].lineno}: {summary}\n{''.join(told.format())}".rstrip()
+
+
+def _without_ours(told: traceback.TracebackException) -> traceback.StackSummary:
+    """Remove the frames of castoff and of the import system from an exception and from those that led to it."""
+    ours = (f"{Path(__file__).parents[1]}{os.sep}", "<frozen importlib")
+    told.stack = traceback.StackSummary.from_list(
+        [frame for frame in told.stack if not frame.filename.startswith(ours)]
+    )
+    for before in (told.__cause__, told.__context__):
+        if before is not None:
+            _without_ours(before)
+    return told.stack
 
 
 def _size() -> int:

@@ -40,6 +40,25 @@ def test_forbidden(cast_audit, x):
 
 def test_a_mistake(cast_audit, x):
     cast_audit(step, x, forbid=["lossy"])
+
+def test_locked(cast_audit, x):
+    cast_audit(step, x, lock="dtypes.lock")
+
+def test_locked_otherwise(cast_audit, x):
+    cast_audit(lambda: x.half().float(), lock="dtypes.lock")
+
+def test_no_lock(cast_audit, x):
+    cast_audit(step, x, lock="none.lock")
+
+def test_a_lock_is_written(cast_audit, x, monkeypatch):
+    monkeypatch.setenv("CASTOFF_WRITE_LOCKS", "1")
+    cast_audit(step, x, lock="new.lock")
+"""
+
+LOCK = """\
+# castoff dtypes 1
+forward | (outside modules) | bf16 → f32 | lossy round trip | explicit | float | 1
+forward | (outside modules) | f32 → bf16 | lossy narrowing | explicit | bfloat16 | 1
 """
 
 
@@ -59,10 +78,15 @@ def installed(tmp_path_factory):
 
 def test_in_someone_elses_tests(installed, tmp_path):
     (tmp_path / "test_mine.py").write_text(TESTS)
+    (tmp_path / "dtypes.lock").write_text(LOCK, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", tmp_path]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "3 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "5 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+    assert "- forward | (outside modules) | bf16 → f32 | lossy round trip | explicit | float | 1" in done.stdout
+    assert "+ forward | (outside modules) | f16 → f32 | lossy round trip | explicit | float | 1" in done.stdout
+    assert re.search("there is no .*none.lock; CASTOFF_WRITE_LOCKS=1 in the environment writes it", done.stdout)
+    assert (tmp_path / "new.lock").read_text(encoding="utf-8").splitlines()[2:] == LOCK.splitlines()[1:]
     assert "2 casts, where 1 are allowed" in done.stdout
     assert "1 × lossy round trip, which is forbidden: test_mine.py:9" in done.stdout
     assert re.search(r"^1 +24 +forward +f32 → bf16 +lossy narrowing +explicit", done.stdout, re.MULTILINE)

@@ -103,6 +103,17 @@ class TestReasons:
         ]
         assert {(cast.module, cast.parameter) for cast in report.casts if cast.topic} == {("Linear", "Linear.weight")}
 
+    def test_autocast_within_an_operation(self):
+        q = on_xla(2, 2, 4, 8, dtype=BF16)
+
+        def step():
+            with torch.autocast("xla", dtype=BF16):
+                return nn.functional.scaled_dot_product_attention(q, q, q)
+
+        kept = step()
+        unwatched = torch_xla._XLAC._get_xla_tensors_text([kept])
+        assert len(audit(step).floating) == unwatched.count("xla::cast") > 0
+
     def test_math(self):
         x = on_xla(4, 8, dtype=BF16)
         report = audit(lambda: x * x.sin())
@@ -178,10 +189,110 @@ class TestReasons:
 
         assert told(audit(step))[0][:3] == ("optimizer", "f32 bf16", "optimizer")
 
+    def test_gradients_that_are_changed_by_hand(self):
+        w, x = on_xla(4, 8, requires_grad=True), on_xla(4, 8)
+
+        def step():
+            w.sin().sum().backward()
+            # Autograd is on in all of them, and takes no part in the first.
+            return w.grad.bfloat16(), w.half() * 2, x.half()
+
+        assert {(cast.phase, cast.target) for cast in audit(step).floating} == {
+            ("optimizer", "bf16"),
+            ("forward", "f16"),
+            ("forward", "f32"),
+        }
+
+    def test_the_gradient_of_the_root(self):
+        w = on_xla(4, 8, dtype=BF16, requires_grad=True)
+
+        def step():
+            w.exp().backward(torch.ones(4, 8, device="xla").sin())
+            return w.grad
+
+        (cast, *_) = audit(step).floating
+        assert (cast.phase, cast.why, cast.op) == ("backward", "autograd engine", "the root of the backward")
+
     def test_integers_are_listed_apart(self):
         x = on_xla(4, 8)
         report = audit(lambda: x.bool().float())
         assert (report.floating, [(c.source, c.target) for c in report.casts][-1]) == ((), ("pred", "f32"))
+
+
+@pytest.mark.passes_on_stock
+class TestPhases:
+    """Of a training loop, what is neither forward nor backward, each by the name that programs give it."""
+
+    @staticmethod
+    def of(after_backward, **kwargs):
+        linear, x = nn.Linear(8, 8).to("xla", BF16), on_xla(4, 8, dtype=BF16)
+
+        def step():
+            linear.zero_grad()
+            linear(x).sum().backward()
+            after_backward(linear)
+            return [parameter.grad for parameter in linear.parameters()]
+
+        report = audit(step, calls=2)
+        assert report.floating
+        return {cast.phase for cast in report.floating if cast.phase != "backward"}
+
+    def test_clipping_alone(self):
+        """The step of a user: torch_xla's own clip_grad_norm_ runs with autograd on."""
+        assert self.of(lambda linear: torch.nn.utils.clip_grad_norm_(linear.parameters(), 1.0)) == {"gradient clipping"}
+
+    def test_clipping_by_value(self):
+        def clip_grads(linear):
+            for parameter in linear.parameters():
+                parameter.grad = parameter.grad.float().clamp(-1, 1).bfloat16()
+
+        assert self.of(clip_grads) == {"gradient clipping"}
+
+    @pytest.mark.parametrize("of_torch", [True, False])
+    def test_a_moving_average(self, of_torch):
+        averages = []
+
+        class WeightEma:
+            @torch.no_grad()
+            def update(self, linear):
+                averages.extend(parameter.detach() * 0.1 for parameter in linear.parameters())
+
+        def average(linear):
+            model = torch.optim.swa_utils.AveragedModel(linear, avg_fn=lambda a, b, count: a * 0.9 + b * 0.1)
+            model.update_parameters(linear)
+            model.update_parameters(linear)
+            averages.append(model)
+
+        assert self.of(average if of_torch else WeightEma().update) == {"moving average"}
+
+    def test_loss_scaling(self):
+        class GradScaler:
+            def scale(self, loss):
+                return loss * 128.0
+
+            def unscale_(self, parameters):
+                for parameter in parameters:
+                    parameter.grad.mul_(1 / 128.0)
+
+        scaler, w = GradScaler(), on_xla(4, 8, dtype=BF16, requires_grad=True)
+
+        def step():
+            loss = scaler.scale(w.sum())
+            loss.backward()
+            scaler.unscale_([w])
+            return loss, w.grad
+
+        assert {cast.phase for cast in audit(step).floating} == {"loss scaling", "backward"}
+
+    def test_the_next_batch_is_a_forward(self):
+        w, x = on_xla(4, 8, requires_grad=True), on_xla(4, 8)
+
+        def step():
+            for _ in range(2):
+                (w * x.half()).sum().backward()
+            return w.grad
+
+        assert {cast.phase for cast in audit(step).floating if cast.op == "half"} == {"forward"}
 
 
 class TestTopics:
@@ -226,6 +337,46 @@ class TestTopics:
 
         assert audit(step).casts == ()
         assert linear.weight.grad.dtype is F32
+
+
+@pytest.mark.passes_on_stock
+class TestAccumulations:
+    @staticmethod
+    def of(step):
+        return [(found.kind, found.length, found.op) for found in audit(step).accumulations]
+
+    @pytest.mark.parametrize(
+        ("step", "found"),
+        [
+            (lambda x, image, weight, index: x @ x.t(), ("dot", 8, "matmul")),
+            (lambda x, image, weight, index: x.sum(0), ("reduce", 4, "sum")),
+            (lambda x, image, weight, index: x.cumsum(1), ("reduce-window", 8, "cumsum")),
+            (lambda x, image, weight, index: torch.conv2d(image, weight), ("convolution", 4 * 9, "conv2d")),
+            (lambda x, image, weight, index: x.index_add(0, index, x[:3]), ("scatter", 3, "index_add")),
+        ],
+    )
+    def test_each_kind(self, step, found):
+        given = [on_xla(*shape, dtype=BF16) for shape in ((4, 8), (2, 4, 6, 6), (5, 4, 3, 3))]
+        index = torch.tensor([1, 0, 1]).to("xla")
+        assert self.of(lambda: step(*given, index)) == [found]
+        assert self.of(lambda: step(*(tensor.float() for tensor in given), index)) == []
+
+    def test_none(self):
+        x, index = on_xla(4, 8, dtype=BF16), torch.tensor([1, 0, 1]).to("xla")
+        assert self.of(lambda: (x.amax(0), x.sin(), x.index_copy(0, index, x[:3]), x.sum(0, dtype=F32))) == []
+
+    def test_of_the_backward(self):
+        linear, x = nn.Linear(8, 16, bias=False).to("xla", BF16), on_xla(4, 8, dtype=BF16)
+
+        def step():
+            linear(x).backward(torch.ones(4, 16, device="xla", dtype=BF16))
+            return linear.weight.grad
+
+        report = audit(step)
+        assert [(found.phase, found.module, found.kind, found.length) for found in report.accumulations] == [
+            ("backward", "Linear", "dot", 4)
+        ]
+        assert report.faults(forbid=["narrow-accumulation"])
 
 
 @pytest.mark.passes_on_stock
@@ -346,6 +497,12 @@ def step():
 def wrong():
     raise RuntimeError("mine")
 
+def stops():
+    sys.exit(4)
+
+import functools
+partial = functools.partial(lambda a, b: a, 1)
+
 if __name__ == "__main__":
     import os
     from castoff.audit import audit
@@ -402,6 +559,13 @@ def operations(ir):
     return sorted((shape, op, operands.count("%")) for shape, op, operands in lines)
 
 
+def fault_of(program, function, folder):
+    command = [sys.executable, WORKER, "xla", program, function, "1", folder / "report.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == BAD_PROGRAM, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.passes_on_stock
 class TestPrograms:
     def test_the_graph_is_the_one_that_runs_unwatched(self, program, tmp_path):
@@ -437,9 +601,21 @@ class TestPrograms:
         # Bytes are those of all devices.
         assert told[:2] == [("f32", "bf16", "explicit", 64 * 16 * 6), ("bf16", "f32", "explicit", 64 * 8 * 6)]
 
-    @pytest.mark.parametrize(("function", "found"), [("wrong", "RuntimeError: mine"), ("none", "no function 'none'")])
+    @pytest.mark.parametrize(
+        ("function", "found"),
+        [
+            (
+                "wrong",
+                r"program.py:17: RuntimeError: mine\nTraceback [^\n]*\n  File \"[^\"]*program.py\", line 17, in wrong",
+            ),
+            ("stops", r"program.py:20: SystemExit: 4\n"),
+            (
+                "partial",
+                r"TypeError: partial\(b\): missing a required argument: 'b'; a step is called without arguments$",
+            ),
+        ],
+    )
     def test_a_program_at_fault(self, program, tmp_path, function, found):
-        command = [sys.executable, WORKER, "xla", program, function, "1", tmp_path / "report.json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == BAD_PROGRAM
-        assert found in json.loads(done.stdout.splitlines()[-1])["found"]
+        fault = fault_of(program, function, tmp_path)
+        assert re.match(found, fault["found"]), fault["found"]
+        assert "castoff" not in fault["found"]

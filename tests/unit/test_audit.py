@@ -8,17 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from castoff.audit import worker
-from castoff.audit.casts import Cast, Frame, Record, Step, casts_of
+from castoff.audit.accumulations import accumulations_of
+from castoff.audit.casts import Cast, Frame, Receiver, Record, Step, casts_of
 from castoff.audit.graph import Graph, record_of
-from castoff.audit.program import check_kinds, converts_by_origin, parse_request
+from castoff.audit.lock import lock_differences, lock_text
+from castoff.audit.program import check_files, check_kinds, check_lock_file, converts_by_origin, parse_request
 from castoff.audit.report import COLUMNS, Report, compared, summary
 from castoff.audit.show import Files, show
+from castoff.cli.boundary import boundary
 from castoff.core.console import Console
-from castoff.core.errors import AuditError
+from castoff.core.errors import INTERRUPTED_EXIT_CODE, AuditError
 from castoff.tpu.client import Compiled
 
+LEAF = "torch::autograd::AccumulateGrad"
 SCHEMA = Path(worker.__file__).with_name("report.schema.json")
 
 IR = """\
@@ -163,24 +168,37 @@ class TestReasons:
         told = {"produced_by": "WideBackward", "demanded_by": "torch::autograd::AccumulateGrad"}
         records = {
             **RECORDS,
-            5: Record(5, "aten._to_copy", "backward", node="WideBackward", engine=True, implicit=told),
+            5: Record(
+                *(5, "aten._to_copy", "backward"),
+                node="WideBackward",
+                engine=True,
+                implicit=told,
+                receivers=(Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")),
+            ),
         }
         cast = next(cast for cast in casts_of(Step((GRAPH,), records)) if cast.node == "%5")
         assert (cast.op, cast.topic, cast.implicit) == ("after WideBackward", "grad-dtype", told)
 
     @pytest.mark.parametrize(
-        ("node", "told", "topic"),
+        ("node", "told", "receivers", "topic"),
         [
-            ("AddBackward0", None, None),
-            ("WideBackward", None, "grad-dtype"),
-            ("WideBackward", "SinBackward0", None),
-            ("SinBackward0", "WideBackward", "grad-dtype"),
-            ("", None, "grad-dtype"),
+            ("AddBackward0", None, [Receiver("SinBackward0")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32", "f32")], "grad-dtype"),
+            ("WideBackward", None, [Receiver(LEAF, "bf16", "f32")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
+            ("WideBackward", "SinBackward0", [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
+            ("SinBackward0", "WideBackward", [], "grad-dtype"),
+            ("SinBackward0", None, [Receiver("torch::autograd::CopySlices")], None),
+            ("", LEAF, [], None),
         ],
     )
-    def test_what_the_user_can_do_about_the_engine(self, node: str, told: str | None, topic: str | None) -> None:
+    def test_what_the_user_can_do_about_the_engine(
+        self, node: str, told: str | None, receivers: list[Receiver], topic: str | None
+    ) -> None:
         implicit = {"produced_by": node, "demanded_by": told} if told else None
-        record = Record(5, "aten._to_copy", "backward", node=node, engine=True, implicit=implicit)
+        record = Record(
+            *(5, "aten._to_copy", "backward"), node=node, engine=True, implicit=implicit, receivers=tuple(receivers)
+        )
         graph = replace(GRAPH, hlo=HLO.replace("dot(", "add("))
         casts = casts_of(Step((graph,), {**RECORDS, 5: record}))
         assert next(cast.topic for cast in casts if cast.node == "%5") == topic
@@ -262,6 +280,167 @@ ENTRY %main (a: bf16[4,8]) -> f32[4,8] {
         assert rows["  exactness: lossy round trip"] == ["0", "1"]
 
 
+SUMS = """\
+HloModule IrToHlo.40
+
+%add.1 (a.1: bf16[], b.1: bf16[]) -> bf16[] {
+  %a.1 = bf16[] parameter(0)
+  %b.1 = bf16[] parameter(1)
+  ROOT %sum.1 = bf16[] add(bf16[] %a.1, bf16[] %b.1)
+}
+
+%max.2 (a.2: bf16[], b.2: bf16[]) -> bf16[] {
+  %a.2 = bf16[] parameter(0)
+  %b.2 = bf16[] parameter(1)
+  ROOT %greatest.2 = bf16[] maximum(bf16[] %a.2, bf16[] %b.2)
+}
+
+%ge.3 (a.3: bf16[], b.3: bf16[]) -> pred[] {
+  %a.3 = bf16[] parameter(0)
+  %b.3 = bf16[] parameter(1)
+  ROOT %compare.3 = pred[] compare(bf16[] %a.3, bf16[] %b.3), direction=GE
+}
+
+ENTRY %IrToHlo.40 (x.4: bf16[4,8], w.5: bf16[2,6,3,3], i.6: bf16[1,6,9,9], n.7: s64[5,1], u.8: bf16[5,8]) -> bf16[8] {
+  %x.4 = bf16[4,8]{1,0} parameter(0)
+  %w.5 = bf16[2,6,3,3]{3,2,1,0} parameter(1)
+  %i.6 = bf16[1,6,9,9]{3,2,1,0} parameter(2)
+  %n.7 = s64[5,1]{1,0} parameter(3)
+  %u.8 = bf16[5,8]{1,0} parameter(4)
+  %zero.9 = bf16[] constant(0)
+  %dot.10 = bf16[4,4] dot(%x.4, %x.4), lhs_contracting_dims={1}, metadata={op_name="castoff1.1/aten__mm"}
+  %dot.11 = f32[4,4] dot(%x.4, %x.4), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  %dot.12 = bf16[4,8,4,8] dot(%x.4, %x.4), lhs_contracting_dims={}, rhs_contracting_dims={}
+  %convolution.13 = bf16[1,2,7,7] convolution(%i.6, %w.5), window={size=3x3}, dim_labels=bf01_oi01->bf01
+  %convolution.23 = bf16[6,1,7,7] convolution(%i.6, %w.5), window={size=3x3}, dim_labels=fb01_io01->fb01
+  %reduce.14 = bf16[8]{0} reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0}, to_apply=%add.1
+  %reduce.15 = bf16[8]{0} reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0}, to_apply=%max.2
+  %reduce.16 = bf16[] reduce(bf16[4,8]{1,0} %x.4, bf16[] %zero.9), dimensions={0,1}, to_apply=%add.1
+  %reduce-window.17 = bf16[4,8] reduce-window(%x.4, %zero.9), window={size=1x8 pad=0_0x7_0}, to_apply=%add.1
+  %scatter.18 = bf16[4,8] scatter(%x.4, %n.7, %u.8), update_window_dims={1}, inserted_window_dims={0}, to_apply=%add.1
+  %select-and-scatter.19 = bf16[4,8] select-and-scatter(%x.4, %dot.10, %zero.9), window={size=1x2 stride=1x2}, \
+select=%ge.3, scatter=%add.1
+  %all-reduce.20 = bf16[8]{0} all-reduce(%reduce.14), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add.1
+  %all-reduce.21 = bf16[8]{0} all-reduce(%reduce.14), replica_groups=[4,2]<=[8], to_apply=%add.1
+  ROOT %all-reduce.22 = bf16[8]{0} all-reduce(%reduce.14), replica_groups={{0},{1}}, to_apply=%add.1
+}
+"""
+
+
+class TestAccumulations:
+    @pytest.fixture
+    def sums(self, report: Report) -> Report:
+        graph = Graph("end of the step", "", (), SUMS)
+        return replace(report, accumulations=tuple(accumulations_of(Step((graph,), RECORDS))))
+
+    def test_which_and_how_long(self, sums: Report) -> None:
+        assert {found.hlo: found.length for found in sums.accumulations} == {
+            "dot.10": 8,
+            "convolution.13": 6 * 3 * 3,
+            "convolution.23": 2 * 3 * 3,
+            "reduce.14": 4,
+            "reduce.16": 32,
+            "reduce-window.17": 8,
+            "scatter.18": 5,
+            "select-and-scatter.19": 2,
+            "all-reduce.20": 4,
+            "all-reduce.21": 2,
+        }
+
+    def test_where(self, sums: Report) -> None:
+        dot, *others = sums.accumulations
+        assert (dot.phase, dot.module, dot.op, dot.shape) == ("forward", "M.a", "to", (4, 4))
+        assert str(dot.place) == "llama.py:7"
+        assert {(found.phase, found.place) for found in others} == {("unknown", None)}
+
+    def test_checks(self, sums: Report, report: Report) -> None:
+        assert report.faults(None, ["narrow-accumulation"]) == []
+        [fault] = sums.faults(None, ["narrow-accumulation"])
+        assert fault.startswith("10 × narrow accumulation, which is forbidden: llama.py:7, convolution.13, ")
+
+    def test_shown(self, sums: Report) -> None:
+        assert summary(sums).splitlines()[-2:] == [
+            "10 narrow accumulations, the longest of 54 elements",
+            "  convolution in bf16 2, reduce in bf16 2, all-reduce in bf16 2, dot in bf16 1, reduce-window in bf16 1, "
+            "scatter in bf16 1, select-and-scatter in bf16 1",
+        ]
+        assert sums.accumulation_rows()[0][:4] == ["2", "54", "unknown", "convolution"]
+        assert "forward | M.a | bf16 | narrow accumulation | dot | to | 1" in lock_text(sums).splitlines()
+
+    def test_there_and_back(self, sums: Report) -> None:
+        assert Report.from_dict(json.loads(json.dumps(sums.as_dict()))) == sums
+
+
+class TestLock:
+    TEXT = """\
+# castoff dtypes 1
+# phase | module | from → to | exactness | reason | operation | how many. Made by castoff audit --write-lock.
+forward | M.a | bf16 → f32 | exact widening | explicit | to | 1
+forward | M.a | f32 → bf16 | exact round trip | autocast | linear | 1
+backward | M.a | bf16 → f32 | exact widening | autocast | ToCopyBackward0 | 1
+optimizer | (outside modules) | f32 → bf16 | lossy narrowing | optimizer | AdamW.step | 1
+unknown | (outside modules) | bf16 → f32 | lossy round trip | unknown | (unknown) | 1
+"""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        path = tmp_path / "dtypes.lock"
+        path.write_text(self.TEXT, encoding="utf-8")
+        return path
+
+    def test_the_text(self, report: Report) -> None:
+        assert lock_text(report) == self.TEXT
+
+    def test_edits_that_change_no_cast_change_no_line(self, report: Report) -> None:
+        moved = [
+            replace(
+                cast, place=Frame("/elsewhere.py", 99, "f"), number=cast.number + 5, operation=1, shape=(9,), bytes=9
+            )
+            for cast in report.casts
+        ]
+        assert lock_text(replace(report, casts=tuple(reversed(moved)))) == self.TEXT
+
+    def test_layers_are_one_line(self, report: Report) -> None:
+        layers = tuple(replace(report.casts[0], module=f"M.layers.{number}") for number in range(3))
+        lines = lock_text(replace(report, casts=layers)).splitlines()[2:]
+        assert lines == ["forward | M.layers.* | bf16 → f32 | exact widening | explicit | to | 3"]
+
+    def test_what_changed(self, report: Report, path: Path) -> None:
+        assert lock_differences(path, report) == []
+        first, *others = report.casts
+        changed = replace(report, casts=(first, first, replace(first, module="M.b"), *others))
+        assert lock_differences(path, changed) == [
+            "- forward | M.a | bf16 → f32 | exact widening | explicit | to | 1",
+            "+ forward | M.a | bf16 → f32 | exact widening | explicit | to | 2",
+            "+ forward | M.b | bf16 → f32 | exact widening | explicit | to | 1",
+        ]
+
+    def test_a_person_sees_it(self, report: Report, path: Path, tmp_path: Path) -> None:
+        out, new = io.StringIO(), tmp_path / "new.lock"
+        fewer = replace(report, casts=report.casts[1:])
+        options = {"everything": False, "console": Console(out=out)}
+        assert show("a.py:f", {"here": report}, None, (), lock=path, files=Files(lock=new), **options) == []  # type: ignore[arg-type]
+        assert new.read_text(encoding="utf-8") == self.TEXT
+        [fault] = show("a.py:f", {"here": fewer}, None, (), lock=path, files=Files(), **options)  # type: ignore[arg-type]
+        line = "- forward | M.a | bf16 → f32 | exact widening | explicit | to | 1"
+        assert fault == f"the step is not as in dtypes.lock (-), it has (+):\n{line}"
+        assert out.getvalue().endswith(f"problem: {fault}\n")
+
+    @pytest.mark.parametrize("text", [None, "", "# castoff dtypes 0\n"])
+    def test_a_file_that_is_none(self, text: str | None, report: Report, tmp_path: Path) -> None:
+        path = tmp_path / "other.lock"
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(AuditError, match="no lock file"):
+            check_lock_file(path)
+        with pytest.raises((ValueError, OSError)):
+            lock_differences(path, report)
+
+    def test_a_file_that_is_one(self, path: Path) -> None:
+        check_lock_file(None)
+        check_lock_file(path)
+
+
 class TestRequests:
     @pytest.mark.parametrize("target", ["train.py", "nowhere.py:step", "train.py:a.b"])
     def test_a_program_that_is_not_one(self, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +448,53 @@ class TestRequests:
         (tmp_path / "train.py").touch()
         with pytest.raises(AuditError, match="no such program"):
             parse_request(target, 1, None, None)
+
+    @pytest.mark.parametrize(
+        ("name", "found"), [("nowhere/a.html", "No such file or directory"), (".", "Is a directory")]
+    )
+    def test_a_file_that_cannot_be_written(self, name: str, found: str, tmp_path: Path) -> None:
+        with pytest.raises(AuditError, match="cannot be written") as error:
+            check_files(None, tmp_path / name)
+        assert error.value.found == found
+
+    def test_a_check_of_files_leaves_them_as_they_are(self, tmp_path: Path) -> None:
+        kept, new = tmp_path / "kept.json", tmp_path / "new.json"
+        kept.write_text("mine")
+        check_files(kept, new)
+        assert (kept.read_text(), new.exists()) == ("mine", False)
+
+    @pytest.mark.parametrize(
+        ("text", "found"),
+        [
+            ("def step(x, *, n, m=1): pass", "train.py:1: step(x, *, n, m=1)"),
+            ("def other(): pass", "no function 'step'; it has: other"),
+            ("def step(:", "SyntaxError"),
+        ],
+    )
+    def test_a_program_at_fault_is_not_run(self, text: str, found: str, tmp_path: Path) -> None:
+        """This environment has no torch: the worker must not have come to importing it."""
+        fault = json.loads(self.worked(text, tmp_path))
+        assert found in fault["found"]
+
+    @pytest.mark.parametrize(
+        "text", ["from steps import *", "step = make()", "globals()['step'] = 1", "class step: pass"]
+    )
+    def test_a_program_whose_text_does_not_tell(self, text: str, tmp_path: Path) -> None:
+        assert json.loads(self.worked(text, tmp_path))["expected"] == "torch_xla can be imported"
+
+    @staticmethod
+    def worked(text: str, folder: Path) -> str:
+        program = folder / "train.py"
+        program.write_text(text)
+        command = [sys.executable, worker.__file__, "xla", str(program), "step", "1", str(folder / "report.json")]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[-1]
+
+    def test_what_ctrl_c_says(self) -> None:
+        err = io.StringIO()
+        with pytest.raises(typer.Exit) as stopped, boundary(Console(err=err), stopped="no file was written"):
+            raise KeyboardInterrupt
+        assert stopped.value.exit_code == INTERRUPTED_EXIT_CODE
+        assert err.getvalue() == "warning  no file was written\n"
 
     def test_a_kind_that_is_none(self) -> None:
         check_kinds(["lossy-round-trip"])
