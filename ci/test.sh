@@ -110,7 +110,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   for kind in patched stock; do
     section "pin $pin: environment: $kind" environment "$kind-$pin"
   done
-  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q tests/wheels
+  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q -n 2 tests/wheels
   section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" --stock --tb=native tests/ir tests/torch
@@ -167,7 +167,7 @@ section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/uni
 for kind in patched stock; do
   section "environment: $kind" environment "$kind"
 done
-section 'the wheels' .venv/bin/python -m pytest -q tests/wheels
+section 'the wheels' .venv/bin/python -m pytest -q -n 2 tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'patched wheels' in_environment patched tests/torch tests/ir
 section 'stock wheels: what proves a difference must fail' in_environment stock --stock --tb=native tests/ir tests/torch

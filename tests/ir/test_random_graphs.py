@@ -1,6 +1,6 @@
 """Random programs in one process, with every cache on: each gives what it gives on the CPU.
 
-CASTOFF_RANDOM_GRAPHS says how many (2,000 if it is not set).
+CASTOFF_RANDOM_GRAPHS says how many (1,000 if it is not set).
 """
 
 import os
@@ -10,7 +10,7 @@ import torch_xla
 from random_graphs import Program
 
 CHUNK = 500
-COUNT = int(os.environ.get("CASTOFF_RANDOM_GRAPHS", "2000"))
+COUNT = int(os.environ.get("CASTOFF_RANDOM_GRAPHS", "1000"))
 DEVICE = torch_xla.device()
 
 

@@ -18,8 +18,9 @@ XLA_REQUIRES = ('libtpu==0.0.30; extra == "tpu"', 'jax==0.8.0; extra == "pallas"
 
 
 @pytest.fixture
-def newer(full_tree: Tree) -> Tree:
+def newer(full_tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     """A tree beside whose pin 2.9 there are wheels of 2.10."""
+    monkeypatch.setattr("castoff.upstream.new_pin.PYTHONS", (PYTHON, "3.14"))  # each asks the index for four wheels
     toml = full_tree.root / "patches/torch/answer/topic.toml"  # with [pins] as a table of its own, as people write it
     text = toml.read_text()
     rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("pins", "overlay")))
