@@ -45,13 +45,13 @@ def library() -> ctypes.PyDLL:
     return lib
 
 
-def install_kernels(topic: str, *arguments: object) -> None:
-    """Let the library put a topic's kernels in place: call its ``castoff_<topic>_install``.
+def install_kernels(topic: str, *arguments: object, entry: str = "install") -> None:
+    """Let the library put a topic's kernels in place: call its ``castoff_<topic>_<entry>``.
 
     Raises:
         ImportError: They cannot take their place, or the library does not belong here.
     """
-    function = getattr(library(), f"castoff_{topic.replace('-', '_')}_install")
+    function = getattr(library(), f"castoff_{topic.replace('-', '_')}_{entry}")
     function.restype = ctypes.c_char_p
     error = function(*arguments)
     if error is not None:

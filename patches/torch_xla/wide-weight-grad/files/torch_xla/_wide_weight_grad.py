@@ -34,5 +34,12 @@ def install() -> None:
         ctypes.c_void_p(torch_half.castoff_grad_dtype_tensors_in_use()),
         ctypes.cast(torch_half.castoff_grad_dtype_over_edge, ctypes.c_void_p),
     )
-    _grad_dtype.at_first_use(_wide_optimizers.install)
+    _grad_dtype.at_first_use(_at_first_use)
     _installed = True
+
+
+def _at_first_use() -> None:
+    """What a process that sets no grad_dtype does not pay for."""
+    declare = ctypes.cast(_torch_castoff.library().castoff_grad_dtype_declare, ctypes.c_void_p)
+    _castoff.install_kernels("wide-weight-grad", declare, entry="install_functions")
+    _wide_optimizers.install()

@@ -62,6 +62,9 @@ inline bool is_wide(const std::optional<Tensor>& operand) {
   return operand && is_wide(*operand);
 }
 
+// Whether all operands are wide, and functions of nothing but weights.
+bool are_weights_alone(at::TensorList tensors);
+
 // The nodes here have no forward mode.
 template <class... Operands>
 bool has_forward_gradient(const Operands&... operands) {
