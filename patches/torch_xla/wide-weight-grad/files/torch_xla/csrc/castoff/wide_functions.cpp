@@ -164,6 +164,7 @@ Tensor widened(const Tensor& t) {
 
 // `t` in float32, whose gradient goes where that of `t` goes.
 Tensor stand_in(const Tensor& t) {
+  if (t.scalar_type() == ScalarType::Float) return t;
   Tensor wide = widened(t);
   impl::set_gradient_edge(wide, impl::gradient_edge(t));
   return wide;
@@ -247,10 +248,14 @@ class WideFunction final : public ::castoff::OverrideKernel {
       return std::any_of(operands.wide.begin(), operands.wide.end(),
                          [&](auto& w) { return w.is_same(t); });
     };
-    Stack outputs;
-    replace_tensors(arguments, outputs,
-                    [&](auto& t) { return is_one_of_wide(t) ? t.detach() : t; });
-    call_overridden(op, keys, &outputs);
+    Stack outputs = arguments;
+    if (operands.narrow_gradient) {
+      call_overridden(op, keys, &outputs);
+      if (!cut(operands, outputs)) return push(*stack, outputs);
+    } else {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      op.redispatchBoxed(keys & c10::after_autograd_keyset, &outputs);
+    }
     Stack wide_outputs;
     replace_tensors(arguments, wide_outputs,
                     [&](auto& t) { return is_one_of_wide(t) ? stand_in(t) : widened(t); });
@@ -259,7 +264,29 @@ class WideFunction final : public ::castoff::OverrideKernel {
       call_overridden(op, keys, &wide_outputs);
       lead_edges(operands, outputs, wide_outputs);
     }
-    stack->insert(stack->end(), outputs.begin(), outputs.end());
+    push(*stack, outputs);
+  }
+
+  static void push(Stack& stack, const Stack& outputs) {
+    stack.insert(stack.end(), outputs.begin(), outputs.end());
+  }
+
+  // Takes the edges to wide operands from the node that stock has made. Whether it had any: stock
+  // could have taken the operator apart.
+  static bool cut(const Operands& operands, const Stack& outputs) {
+    std::shared_ptr<Node> node;
+    for_each_tensor(outputs, [&](auto& t) {
+      if (t.defined() && !node) node = t.grad_fn();
+    });
+    bool had_any = false;
+    for (size_t i = 0; node && i < node->num_outputs(); ++i) {
+      const bool is_to_wide =
+          std::any_of(operands.wide.begin(), operands.wide.end(),
+                      [&](auto& t) { return impl::gradient_edge(t) == node->next_edge(i); });
+      if (is_to_wide) node->set_next_edge(i, Edge());
+      had_any |= is_to_wide;
+    }
+    return had_any;
   }
 
   static bool has_floating_point(const Stack& outputs) {
