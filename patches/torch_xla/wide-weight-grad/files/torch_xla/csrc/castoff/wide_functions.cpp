@@ -366,8 +366,8 @@ bool is_left_out(std::string_view name) {
                           "native_batch_norm"});
 }
 
-Kind kind_of(std::string_view name) {
-  if (is_one_of(name, {"mm", "bmm", "mv", "addmm", "baddbmm", "dot", "vdot"})) {
+Kind kind_of(std::string_view name, std::string_view overload) {
+  if (overload.empty() && is_one_of(name, {"mm", "bmm", "mv", "addmm", "baddbmm", "dot", "vdot"})) {
     return Kind::kContraction;
   }
   if (is_one_of(name, {"mul", "addcmul"})) return Kind::kHasKernel;
@@ -387,9 +387,10 @@ void install_functions() {
     const auto name = std::string_view(full.name).substr(aten.size());
     const auto op = c10::Dispatcher::singleton().findSchema(full);
     if (!op || is_left_out(name) || !can_be_called_twice(*op)) continue;
-    const Kind kind = kind_of(name);
+    const Kind kind = kind_of(name, full.overload_name);
     const bool is_ours = kind == Kind::kContraction || kind == Kind::kHasKernel;
-    // What torch_xla differentiates itself, native_layer_norm and others, it takes apart.
+    // What torch_xla differentiates itself, native_layer_norm and others, it takes apart; products
+    // with out_dtype= are those of the topic matmul-out-dtype.
     if (!is_ours && op->hasKernelForDispatchKey(DispatchKey::AutogradXLA)) continue;
     ::castoff::override_kernel<WideFunction>(library, DispatchKey::AutogradXLA, full.name.c_str(),
                                              full.overload_name.c_str(), kind, name == "_to_copy");
