@@ -37,7 +37,7 @@ namespace {
 // Why castoff_grad_dtype_declare could not, or nullptr.
 const char* (*declare_grad_dtype)(c10::TensorImpl*, int) = nullptr;
 
-// Above this the walks below give up: functions of weights alone are short.
+// Above this the walk below gives up: functions of weights alone are short.
 constexpr size_t kMostNodes = 128;
 
 bool takes_rows(const Node& node) {
@@ -47,34 +47,38 @@ bool takes_rows(const Node& node) {
          typeid(node) == typeid(generated::TakeBackward0);
 }
 
-// The leaves behind `edge`; nullopt if there are many nodes, or rows were taken by an index on the
-// way: w[idx] may be a function of the data as much as of the weight.
-std::optional<std::vector<const Tensor*>> leaves_behind(const Edge& edge) {
-  std::vector<const Tensor*> leaves;
-  std::unordered_set<Node*> seen;
-  std::vector<Node*> left{edge.function.get()};
-  while (!left.empty()) {
-    Node* node = left.back();
-    left.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
-    if (seen.size() > kMostNodes || takes_rows(*node)) return std::nullopt;
-    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
-      leaves.push_back(&leaf->variable);
+// Where the gradient of a tensor goes.
+struct Origin {
+  explicit Origin(const Tensor& t) {
+    std::unordered_set<Node*> seen;
+    std::vector<Node*> left{impl::gradient_edge(t).function.get()};
+    while (!left.empty() && is_of_weights) {
+      Node* node = left.back();
+      left.pop_back();
+      if (node == nullptr || !seen.insert(node).second) continue;
+      const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
+      if (leaf != nullptr) leaves.push_back(&leaf->variable);
+      // A user's Function may have declared what it wants; it is no function of torch's.
+      is_of_weights = seen.size() <= kMostNodes && (leaf != nullptr || node->is_traceable());
+      has_rows = has_rows || takes_rows(*node);
+      for (const Edge& next : node->next_edges()) left.push_back(next.function.get());
     }
-    for (const Edge& next : node->next_edges()) left.push_back(next.function.get());
   }
-  return leaves;
-}
+
+  std::vector<const Tensor*> leaves;
+  bool is_of_weights = true;  // through functions of torch's, and not many
+  bool has_rows = false;      // w[idx] may be a function of the data as much as of the weight
+};
 
 // A float32 tensor that is computed from weights alone, as far as its size and its graph tell.
 bool is_wide_function(const Tensor& t) {
   if (!t.defined() || !t.requires_grad() || t.is_leaf() || t.scalar_type() != ScalarType::Float) {
     return false;
   }
-  const auto leaves = leaves_behind(impl::gradient_edge(t));
-  if (!leaves || leaves->empty()) return false;
+  const Origin origin(t);
+  if (!origin.is_of_weights || origin.has_rows || origin.leaves.empty()) return false;
   c10::SymInt size = 0;
-  for (const Tensor* leaf : *leaves) {
+  for (const Tensor* leaf : origin.leaves) {
     if (leaf->scalar_type() != ScalarType::Float && !is_wide(*leaf)) return false;
     size += leaf->sym_numel();
   }
@@ -124,7 +128,7 @@ struct Operands {
     for_each_tensor(arguments, [this](const Tensor& t) {
       if (!t.defined()) return;
       unusual |= t.is_nested() || t.is_sparse() || torch::autograd::isFwGradDefined(t);
-      if (is_wide(t)) {
+      if (is_wide(t) && Origin(t).is_of_weights) {
         wide.push_back(t);
       } else if (t.requires_grad()) {
         narrow_gradient = true;
