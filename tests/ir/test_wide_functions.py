@@ -11,7 +11,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - as everyone calls it
+import torch.nn.functional as F
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir

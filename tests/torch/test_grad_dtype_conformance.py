@@ -11,6 +11,7 @@ import weakref
 
 import pytest
 import torch
+from gradients import Narrow
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 

@@ -284,9 +284,9 @@ class WideFunction final : public ::castoff::OverrideKernel {
     });
     bool had_any = false;
     for (size_t i = 0; node && i < node->num_outputs(); ++i) {
-      const bool is_to_wide =
-          std::any_of(operands.wide.begin(), operands.wide.end(),
-                      [&](auto& t) { return impl::gradient_edge(t) == node->next_edge(i); });
+      const bool is_to_wide = std::any_of(operands.wide.begin(), operands.wide.end(), [&](auto& t) {
+        return impl::gradient_edge(t) == node->next_edge(i);
+      });
       if (is_to_wide) node->set_next_edge(i, Edge());
       had_any |= is_to_wide;
     }
