@@ -128,9 +128,15 @@ struct Operands {
     for_each_tensor(arguments, [this](const Tensor& t) {
       if (!t.defined()) return;
       unusual |= t.is_nested() || t.is_sparse() || torch::autograd::isFwGradDefined(t);
-      if (is_wide(t) && Origin(t).is_of_weights) {
-        wide.push_back(t);
-      } else if (t.requires_grad()) {
+      if (is_wide(t)) {
+        const Origin origin(t);
+        if (origin.is_of_weights) {
+          wide.push_back(t);
+          rows |= origin.has_rows;
+          return;
+        }
+      }
+      if (t.requires_grad()) {
         narrow_gradient = true;
       } else if (t.is_floating_point() && t.dim() > 0) {
         data = true;
@@ -141,11 +147,7 @@ struct Operands {
   }
 
   // Nothing here but weights, functions of weights alone and numbers.
-  bool are_weights_alone() const {
-    return !narrow_gradient && !data && !index &&
-           std::all_of(wide.begin(), wide.end(),
-                       [](auto& t) { return leaves_behind(impl::gradient_edge(t)).has_value(); });
-  }
+  bool are_weights_alone() const { return !narrow_gradient && !data && !index && !rows; }
   bool have_shape_of(const Tensor& output) const {
     return std::any_of(wide.begin(), wide.end(),
                        [&](auto& t) { return t.sym_sizes().equals(output.sym_sizes()); });
@@ -155,6 +157,7 @@ struct Operands {
   bool narrow_gradient = false;  // another one has a gradient too
   bool data = false;             // floating point, without a gradient: an input, or a mask
   bool index = false;
+  bool rows = false;  // of a wide one, taken by an index
   bool unusual = false;
 };
 
