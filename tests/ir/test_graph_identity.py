@@ -474,9 +474,9 @@ print(torch.allclose((x / y + y).cpu(), a / b + b))
 
 @fails_on_stock
 def test_the_kill_switch():
-    assert run("-c", FIRST_OF_ALL).strip() == "True"
-    assert run("-c", FIRST_OF_ALL, CASTOFF_DISABLE="graph-identity").strip() == "False"
-    assert run("-c", FIRST_OF_ALL, CASTOFF_DISABLE="all").strip() == "False"
+    assert completed("-c", FIRST_OF_ALL).stdout.strip() == "True"
+    assert completed("-c", FIRST_OF_ALL, CASTOFF_DISABLE="graph-identity").stdout.strip() == "False"
+    assert completed("-c", FIRST_OF_ALL, CASTOFF_DISABLE="all").stdout.strip() == "False"
 
 
 SYMBOL = "_ZN5torch4lazy17LazyGraphExecutor12RunPostOrderERKSt6vectorINS0_5ValueESaIS3_EEPNS1_20SyncTensorCollectionE"
