@@ -20,9 +20,9 @@ import callgrind
 import typer
 from rich.console import Console
 from rich.table import Table
+from side_by_side import all_but
 
 PROGRAM = Path(__file__).with_name("transformer_tracing.py")
-PATCHES = PROGRAM.parent.parent / "patches"
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Case:
 
     def disabled(self) -> str:
         """What CASTOFF_DISABLE has to be."""
-        topics = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")} - {"kill-switch"}
-        return "" if self.topics is None else ",".join(sorted(topics - set(self.topics)))
+        return "" if self.topics is None else all_but(*self.topics)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ import callgrind
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import run
+from side_by_side import all_but, run
 
 PROGRAM = Path(__file__).with_name("graph_keys.py")
-PATCHES = PROGRAM.parent.parent / "patches"
 GROWTH = 1.2  # how much more a node of the largest graph may cost than one of the smallest
 
 
@@ -58,8 +57,7 @@ class Measured:
 
 
 def measure(stock: Path, patched: Path) -> Measured:
-    others = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")} - {"kill-switch", "graph-identity"}
-    alone = {"CASTOFF_DISABLE": ",".join(sorted(others))}
+    alone = {"CASTOFF_DISABLE": all_but("graph-identity")}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
 
         def both(function: Any, what: str) -> list[Any]:

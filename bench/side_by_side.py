@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+PATCHES = Path(__file__).parent.parent / "patches"
+
 
 def run(python: Path, program: Path, *arguments: str, under: Sequence[str] = (), **environment: str) -> dict[str, Any]:
     """The JSON that `program` prints as its last line.
@@ -32,6 +34,12 @@ def run_all(jobs: Sequence[Any], function: Any) -> list[Any]:
     """`function` of each job, a tuple of arguments; as many at a time as there are processors."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return list(pool.map(lambda job: function(*job), jobs))
+
+
+def all_but(*topics: str) -> str:
+    """What CASTOFF_DISABLE has to be for these topics alone to be on."""
+    names = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")}
+    return ",".join(sorted(names - {"kill-switch", *topics}))
 
 
 def need_valgrind() -> None:

@@ -20,10 +20,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import need_valgrind, run, run_all
+from side_by_side import all_but, need_valgrind, run, run_all
 
 PROGRAM = Path(__file__).with_name("wide_gradients.py")
-PATCHES = PROGRAM.parent.parent / "patches"
 MAX_ERROR = 1e-6
 
 
@@ -72,8 +71,7 @@ def main(
     """Compare weight gradients under stock and patched wheels: accuracy and instructions."""
     need_valgrind()
     mm, step = range(2)
-    topics = {path.parent.name for path in PATCHES.glob("*/*/topic.toml")}
-    others = ",".join(sorted(topics - {"kill-switch", "grad-dtype", "wide-weight-grad"}))
+    others = all_but("grad-dtype", "wide-weight-grad")
     stock_counts, counts, all_counts = run_all([(stock, ""), (patched, others), (patched, "")], instructions)
     stock_errors, errors = run_all([(stock,), (patched,)], accuracy)
     costs = [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from castoff.model.pin import pin_names
 from castoff.model.topics import Topic, load_topics
 
 MOST_ADDED = 12
@@ -42,7 +43,7 @@ def lint_topics(root: Path) -> list[Finding]:
     Raises:
         TopicError: A topic.toml is malformed.
     """
-    pins = sorted(path.stem for path in (root / "pins").glob("*.toml"))
+    pins = pin_names(root / "pins")
     checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _readme, _installed)
     return [
         Finding(topic.key, *finding)

@@ -28,7 +28,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.tools import tool
-from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.pin import PROJECTS, Pin, load_pin, pin_names
 from castoff.model.topics import Topic, load_topics
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
@@ -445,7 +445,7 @@ def show_drift(
         CastoffError: The upstream is not available, or a topic is not known.
     """
     topics = _chosen(load_topics(root / "patches"), names)
-    pins = [load_pin(root / "pins", path.stem) for path in sorted((root / "pins").glob("*.toml"), key=_of_file)]
+    pins = [load_pin(root / "pins", name) for name in reversed(pin_names(root / "pins"))]
     with command_context(console) as context:
         with newer_upstream(against, project, pins, indexes, context) as newer:
             console.note(f"against {newer.about}")
@@ -461,10 +461,6 @@ def show_drift(
         lines.append(f"It has no {' and no '.join(left_out)}, whose topics were not checked.")
     console.table(columns, [_row(one) for one in found], "\n".join(filter(None, lines)), data)
     return well
-
-
-def _of_file(path: Path) -> tuple[int, int]:
-    return _number(path.stem)
 
 
 def _chosen(topics: tuple[Topic, ...], names: Sequence[str]) -> tuple[Topic, ...]:

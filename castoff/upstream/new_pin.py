@@ -36,7 +36,7 @@ from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
 from castoff.model.changelog import release_number
-from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.pin import PROJECTS, Pin, load_pin, pin_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
 
@@ -106,8 +106,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
 
 
 def _newest_pin(root: Path) -> Pin:
-    names = [path.stem for path in (root / "pins").glob("*.toml")]
-    return load_pin(root / "pins", max(names, key=lambda name: tuple(map(int, name.split(".")))))
+    return load_pin(root / "pins", pin_names(root / "pins")[0])
 
 
 def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) -> tuple[str, list[str]]:

@@ -18,7 +18,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from expecttest import assert_expected_inline
 from ir_text import ir
-from other_process import completed, run
+from other_process import completed
 from torch.nn import functional
 
 DEVICE = torch_xla.device()
