@@ -28,7 +28,7 @@ from castoff.model.pin import Pin
 from castoff.model.topics import Topic
 
 GLUE = Path(__file__).resolve().parent / "overlay"
-"""What every overlay is compiled with: the shims for older systems."""
+"""What every overlay is compiled with: the headers of all sources, and the shims for older systems."""
 
 _MOST_OVERLAYS = 100
 
@@ -68,6 +68,11 @@ class Compiler:
 
     path: Path
     version: str  # the first line of its --version, and its target
+
+    @property
+    def is_gcc(self) -> bool:
+        """Whether it takes GCC's own options."""
+        return "clang" not in self.version
 
 
 @dataclass(frozen=True)
@@ -235,9 +240,8 @@ def compile_overlays(
         missing = {key: job for key, job in jobs.items() if not cache.overlay(key).is_dir()}
         if missing:
             scratch = locked.enter_context(cache.scratch(f"overlay-{next(iter(missing))}"))
-            make_libraries(
-                [job.library(scratch / key) for key, job in missing.items()], compiler.path, scratch, context
-            )
+            wanted = [job.library(scratch / key) for key, job in missing.items()]
+            make_libraries(wanted, compiler.path, scratch, context, precompile=compiler.is_gcc)
             for key in missing:
                 cache.keep_folder(cache.overlay(key), scratch / key)
             cache.trim(cache.overlays, most=_MOST_OVERLAYS)
@@ -294,17 +298,17 @@ class _Job:
         include = [folder for topic in self.topics for folder in (topic.folder / "files", topic.folder / "overlay")]
         include = [folder.resolve() for folder in include if folder.is_dir()]
         names = {topic.folder.resolve(): topic.key for topic in self.topics} | {GLUE: "castoff"}
-        headers = Headers(names, include, [GLUE / "compat.h"])
+        headers = Headers(names, include, GLUE / "common.h")
         torch = self.torch.folder / "include"
         options = [*_COMPILE_OPTIONS, *_options_of(self.compiler), *self._definitions()]
         # The paths of the files must not be in the library.
         prefixes = [
             f"-ffile-prefix-map={folder}={name}" for folder, name in {**names, self.torch.folder: "torch"}.items()
         ]
-        folders = [f"-I{folder}" for folder in include]
+        folders = [f"-I{folder}" for folder in (*include, GLUE)]
         for folder in (torch, torch / "torch" / "csrc" / "api" / "include"):
             folders += ["-isystem", str(folder)]
-        flags = [*options, *prefixes, *folders, *(word for path in headers.always for word in ("-include", str(path)))]
+        flags = [*options, *prefixes, *folders]
         inputs = {
             "options": options,
             "compiler": self.compiler.version,
@@ -335,7 +339,7 @@ class _Job:
 
 def _options_of(compiler: Compiler) -> list[str]:
     """Return flags that make a compiler faster: GCC collects garbage often unless it may use 1.5 GB."""
-    return [] if "clang" in compiler.version else ["--param=ggc-min-heapsize=1500000"]
+    return ["--param=ggc-min-heapsize=1500000"] if compiler.is_gcc else []
 
 
 def version_script(symbols: Sequence[str]) -> str:

@@ -57,6 +57,8 @@ def tree(tmp_path: Path, libraries: dict[str, bytes], monkeypatch: pytest.Monkey
         "torch/version.py": f"__version__ = '2.9.0+cu128'\ngit_version = '{TORCH_COMMIT}'\n".encode(),
         "torch/other.py": b"first = 1\nsecond = 2\nthird = 3\nfourth = 4\nfifth = 5\n",
         "torch/include/torch/answer.h": b"#pragma once\nnamespace torch { int answer(); }\n",
+        "torch/include/torch/library.h": b"#pragma once\n",
+        "torch/include/ATen/core/Tensor.h": b"#pragma once\n",
         **{f"torch/lib/{name}": data for name, data in libraries.items()},
     }
     result.files["torch_xla"] = {

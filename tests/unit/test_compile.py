@@ -2,7 +2,10 @@ import ctypes
 import io
 import os
 import re
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_up import TORCH_COMMIT, Tree, compile_library
@@ -15,7 +18,7 @@ from castoff.build.verify import newer_than
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.errors import CompileError, MachineError, VerifyError
-from castoff.core.runner import Runner
+from castoff.core.runner import Completed, Runner
 from castoff.formats.elf import defined_symbols, needed_libraries, needed_versions, relocation_slots
 
 
@@ -150,6 +153,33 @@ def test_where_things_are_does_not_show_in_the_overlay(full_tree: Tree, console:
     overlay = next((full_tree.root.parent / "cache" / "overlays").glob("*/*.so")).read_bytes()
     assert str(full_tree.root).encode() not in overlay
     assert TORCH_COMMIT.encode() + b"torch/answer/overlay/interpose.cpp" in overlay
+
+
+def test_the_precompiled_header_changes_no_byte(
+    full_tree: Tree, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcdefgh":
+        source = full_tree.root / f"patches/torch/answer/overlay/{name}.cpp"
+        source.write_text(f"#include <exception>\nint {name}() {{ return std::uncaught_exceptions(); }}\n")
+    cache = full_tree.root.parent / "cache"
+    rules: list[str] = []
+    run = Runner.run
+
+    def recorded(self: Runner, command: Sequence[str | Path], **options: Any) -> Completed:
+        if options["name"] == "compile":
+            rules.append((Path(command[2]) / "build.ninja").read_text())
+        return run(self, command, **options)
+
+    monkeypatch.setattr(Runner, "run", recorded)
+    made = []
+    for many in (8, 1000):
+        monkeypatch.setattr("castoff.build.objects._MANY", many)
+        shutil.rmtree(cache / "objects", ignore_errors=True)
+        shutil.rmtree(cache / "overlays", ignore_errors=True)
+        _build(full_tree, console)
+        made.append(next((cache / "overlays").glob("*/*.so")).read_bytes())
+    assert ["common.h.gch: precompile" in one for one in rules] == [True, False]
+    assert made[0] == made[1]
 
 
 # What a newer compiler would make depend on a newer system, if the shims were not there.

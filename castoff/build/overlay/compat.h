@@ -1,4 +1,4 @@
-// Included ahead of every source of an overlay, so that what a newer GCC and glibc make of it still
+// Included ahead of everything else (common.h), so that what a newer GCC and glibc make of it still
 // runs where the stock wheel runs: manylinux_2_28 has GLIBC_2.28, GLIBCXX_3.4.24 and CXXABI_1.3.11.
 //
 // Here are the symbols that older systems have under an older version: the linker is told to use

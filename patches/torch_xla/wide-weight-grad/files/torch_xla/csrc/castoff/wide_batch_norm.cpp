@@ -37,10 +37,7 @@ class WideBatchNorm final : public Formula {
     if (narrow[1]) results[1] = std::get<1>(std::move(stock));
     if (narrow[2]) results[2] = std::get<2>(std::move(stock));
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(training);
-    args.collect(eps);
-  }
+  std::vector<c10::IValue> constants() const override { return {training, eps}; }
 
  private:
   static std::vector<int64_t> all_but_channels(const Tensor& x) {

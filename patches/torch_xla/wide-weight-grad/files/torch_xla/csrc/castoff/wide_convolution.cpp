@@ -66,13 +66,8 @@ class WideConvolution final : public Formula {
     }
     add_narrow(grad, x, w, narrow, results);
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(bias_sizes);
-    for (const auto* values : {&stride, &padding, &dilation, &output_padding}) {
-      args.collect(*values);
-    }
-    args.collect(transposed);
-    args.collect(groups);
+  std::vector<c10::IValue> constants() const override {
+    return {bias_sizes, stride, padding, dilation, output_padding, transposed, groups};
   }
 
  private:

@@ -134,10 +134,8 @@ class WideEinsum final : public Formula {
                                                           {grad, saved[1 - i]}, std::nullopt);
     }
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(pair.operands[0]);
-    args.collect(pair.operands[1]);
-    args.collect(pair.result);
+  std::vector<c10::IValue> constants() const override {
+    return {pair.operands[0], pair.operands[1], pair.result};
   }
 
  private:

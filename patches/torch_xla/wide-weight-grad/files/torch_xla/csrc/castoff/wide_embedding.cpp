@@ -21,10 +21,9 @@ class WideEmbedding final : public Formula {
     results[0] = at::_ops::embedding_dense_backward::call(
         wants.wide[0] ? to_float(grad) : grad, saved[0], rows, padding_idx, scale_grad_by_freq);
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(rows.guard_int(__FILE__, __LINE__));
-    args.collect(padding_idx.guard_int(__FILE__, __LINE__));
-    args.collect(scale_grad_by_freq);
+  std::vector<c10::IValue> constants() const override {
+    return {rows.guard_int(__FILE__, __LINE__), padding_idx.guard_int(__FILE__, __LINE__),
+            scale_grad_by_freq};
   }
 };
 

@@ -37,12 +37,7 @@ class WideMatmul final : public Formula {
       results[first + 1] = times(of_rhs(grad, saved[0], wants.wide[first + 1]), alpha);
     }
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(batched);
-    args.collect(has_addend);
-    args.collect(beta);
-    args.collect(alpha);
-  }
+  std::vector<c10::IValue> constants() const override { return {batched, has_addend, beta, alpha}; }
 
  private:
   Tensor of_lhs(const Tensor& grad, const Tensor& rhs, bool is_wide) const {
@@ -74,7 +69,7 @@ class WideMv final : public Formula {
       results[1] = wants.wide[1] ? contract(matrix, grad, {0}, {0}) : matrix.t().mv(grad);
     }
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+  std::vector<c10::IValue> constants() const override { return {}; }
 };
 
 template <class Op>

@@ -32,10 +32,7 @@ class WideMul final : public Formula {
           wants.wide[which] ? scaled(to_float(grad).mul(other)) : grad.mul(scaled(other));
     }
   }
-  void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    args.collect(has_addend);
-    args.collect(value);
-  }
+  std::vector<c10::IValue> constants() const override { return {has_addend, value}; }
 
  private:
   Tensor scaled(const Tensor& t) const { return has_addend ? t.mul(value) : t; }

@@ -1,5 +1,6 @@
 #include <torch_xla/csrc/castoff/dot_general.h>
 #include <torch_xla/csrc/castoff/wide_weight_grad.h>
+#include <torch_xla/csrc/castoff/wide_weight_grad_versions.h>
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -72,7 +73,8 @@ void WideNode::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args)
     CASTOFF_COMPILED_ARGS_CONST {
   const Wants wanted = wants();
   args.collect(formula_->name());
-  formula_->specialize(args);
+  // Nested values are part of the key; others would become inputs of the graph.
+  for (const auto& constant : formula_->constants()) args.collect(constant, /*nested=*/true);
   for (size_t i = 0; i < num_outputs(); ++i) {
     args.collect(static_cast<bool>(wanted.any[i]));
     args.collect(static_cast<bool>(wanted.wide[i]));

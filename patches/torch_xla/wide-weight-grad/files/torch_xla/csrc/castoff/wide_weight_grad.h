@@ -17,9 +17,9 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/castoff/torch_version.h>
 #include <torch/library.h>
 #include <torch_xla/csrc/castoff/kernels.h>
-#include <torch_xla/csrc/castoff/wide_weight_grad_versions.h>
 
 #include <atomic>
 #include <cstdint>
@@ -91,8 +91,14 @@ class Formula {
   virtual void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
                              variable_list& results) const = 0;
   // The members, for the key of compiled autograd's cache.
-  virtual void specialize(torch::dynamo::autograd::CompiledNodeArgs& args) const = 0;
+  virtual std::vector<c10::IValue> constants() const = 0;
 };
+
+#if CASTOFF_TORCH_AT_LEAST(2, 7)
+#define CASTOFF_COMPILED_ARGS_CONST const
+#else
+#define CASTOFF_COMPILED_ARGS_CONST
+#endif
 
 // Locks and frees what it saved as the nodes that torch generates do.
 class WideNode final : public Node {

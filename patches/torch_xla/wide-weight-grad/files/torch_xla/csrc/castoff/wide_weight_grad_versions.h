@@ -1,6 +1,6 @@
 #pragma once
 
-// Everything in which torch's releases differ for this topic: how compiled autograd takes a node.
+// How compiled autograd takes a node, in which torch's releases differ.
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/castoff/torch_version.h>
@@ -16,9 +16,6 @@ namespace torch_xla::wide_weight_grad {
 using torch::autograd::variable_list;
 
 #if CASTOFF_TORCH_AT_LEAST(2, 7)
-
-// Of Node::compiled_args.
-#define CASTOFF_COMPILED_ARGS_CONST const
 
 // Puts one call of `gradients(grads, tensors)` into the graph. Dynamo leaves it there as it is, and
 // AOTAutograd traces through it. `gradients` is copied.
@@ -47,8 +44,6 @@ variable_list put_into_graph(const std::string& name, const Gradients& gradients
 }
 
 #else
-
-#define CASTOFF_COMPILED_ARGS_CONST
 
 // The tensors are proxies: what the call does is traced.
 template <class Gradients>
