@@ -316,7 +316,7 @@ def test_training_compiles_as_often_as_on_stock():
 
 
 @fails_on_stock
-@pytest.mark.since("2.7", "set_mat_mul_precision")
+@pytest.mark.since("2.8", "set_mat_mul_precision")
 def test_precision_of_matrix_products():
     from torch_xla.backends import set_mat_mul_precision
 

@@ -355,13 +355,16 @@ def test_upstreams_own_errors(op, error):
         out_dtype(op, f32, a, a)
 
 
+refuses_shapes = pytest.mark.since("2.9", "a product that does not end the process if the shapes do not fit")
+
+
 @passes_on_stock
 @pytest.mark.parametrize(
     "case",
     (
-        Case(aten.mm.default, ((4, 8), (4, 8))),
-        Case(aten.linear.default, ((4, 8), (6, 7))),
-        Case(aten.linear.default, ((4, 8), (6, 8), (5,))),
+        pytest.param(Case(aten.mm.default, ((4, 8), (4, 8))), marks=refuses_shapes),
+        pytest.param(Case(aten.linear.default, ((4, 8), (6, 7))), marks=refuses_shapes),
+        pytest.param(Case(aten.linear.default, ((4, 8), (6, 8), (5,))), marks=refuses_shapes),
         Case(aten.conv2d.default, ((2, 4, 9, 9), (6, 3, 3, 3))),
         Case(aten.conv2d.default, ((2, 4, 2, 2), (6, 4, 3, 3))),
         Case(aten.conv2d.default, ((2, 4, 9, 9), (6, 4, 3, 3), (5,))),
