@@ -150,7 +150,9 @@ def make_libraries(
     precompiled = folder / "precompiled" / "common.h.gch"
     by_size = sorted(missing.values(), key=lambda unit: unit.source.stat().st_size)
     users = by_size[:-1] if precompile and len(missing) >= _MANY else []  # the largest is compiled meanwhile
-    _write_ninja(folder / "build.ninja", libraries, compiler, {**objects, **made}, missing, precompiled, users)
+    _write_ninja(
+        folder / "build.ninja", libraries, compiler, {**objects, **made}, missing, precompiled=precompiled, users=users
+    )
     environment = {key: value for key, value in os.environ.items() if key not in _FLAGS}
     ninja: list[str | Path] = [tool("ninja"), "-C", folder, "-k", "0"]
     completed = context.runner.run(ninja, name="compile", env=environment, check=False)
@@ -192,6 +194,7 @@ def _write_ninja(
     compiler: Path,
     objects: Mapping[str, Path | None],
     missing: Mapping[str, Unit],
+    *,
     precompiled: Path,
     users: Sequence[Unit],
 ) -> None:
