@@ -1,6 +1,7 @@
 """torch_xla.amp.MasterWeights, and what torch.optim's own optimizers do with float32 gradients of bfloat16 weights."""
 
 import copy
+import inspect
 import itertools
 import os
 import pickle
@@ -421,14 +422,18 @@ def resumed_the_other_way_round(module, optimizer, fresh_module, fresh, folder):
     fresh_module.load_state_dict(module.state_dict())
 
 
+# Without a process group; torch 2.8 and later want to be told.
+ALONE = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
+
+
 def resumed_by_dcp(module, optimizer, fresh_module, fresh, folder):
     for save, m, o in ((True, module, optimizer), (False, fresh_module, fresh)):
         of_model, of_optimizer = get_state_dict(m, o)
         state = {"model": of_model, "optimizer": of_optimizer}
         if save:
-            dcp.save(state, checkpoint_id=folder, no_dist=True)
+            dcp.save(state, checkpoint_id=folder, **ALONE)
         else:
-            dcp.load(state, checkpoint_id=folder, no_dist=True)
+            dcp.load(state, checkpoint_id=folder, **ALONE)
             set_state_dict(m, o, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 

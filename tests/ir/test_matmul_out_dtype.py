@@ -960,6 +960,7 @@ def test_library_refuses_another_build(owner, name, monkeypatch):
 
 @passes_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
+@pytest.mark.since("2.8", "allow_override of Library.impl")
 def test_dispatcher_still_warns_of_the_users_own_override():
     done = completed(
         "-c",

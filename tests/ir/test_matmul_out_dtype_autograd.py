@@ -16,7 +16,6 @@ from ir_text import hlo, ir
 from other_process import completed
 from tensors import leaf, random
 from torch.autograd import forward_ad
-from torch_xla import backends
 from torch_xla.core import xla_model as xm
 
 DEVICE = torch_xla.device()
@@ -439,6 +438,8 @@ def test_dot_general_of_any_dimension_numbers(shapes, dimensions):
 
 @pytest.fixture
 def highest_precision():
+    from torch_xla import backends
+
     before = backends.get_mat_mul_precision()
     backends.set_mat_mul_precision("highest")
     yield

@@ -306,7 +306,7 @@ def test_compiled_gradients_of_a_block(enabled):
 
 
 def patched_linear(bias=False):
-    from torch_xla.distributed.spmd.xla_sharding import apply_xla_patch_to_nn_linear
+    from patched_linear import apply_xla_patch_to_nn_linear
 
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=bias, dtype=bf16)).to(DEVICE)

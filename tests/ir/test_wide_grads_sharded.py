@@ -43,8 +43,7 @@ import numpy as np
 import torch, torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
-from other_process import completed
-from torch_xla.distributed.spmd.xla_sharding import apply_xla_patch_to_nn_linear
+from patched_linear import apply_xla_patch_to_nn_linear
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 xr.use_spmd()

@@ -18,6 +18,18 @@ def _is_wide(operand: Optional[torch.Tensor], needs_grad: bool) -> bool:
     return _grad_dtype.demanded(operand) in (torch.float32, torch.float64)
 
 
+def _narrow(grad_output, input, weight, bias, wanted: tuple[bool, bool, bool]) -> Gradients:
+    """Those of the gradients that are wanted, as stock makes them."""
+    if hasattr(torch.ops.xla, "einsum_linear_backward"):
+        return torch.ops.xla.einsum_linear_backward(grad_output, input, weight, bias, *wanted)
+    # torch_xla 2.6
+    return (
+        torch.einsum("...o,oi->...i", grad_output, weight) if wanted[0] else None,
+        torch.einsum("...o,...i->oi", grad_output, input) if wanted[1] else None,
+        torch.einsum("...o->o", grad_output) if wanted[2] else None,
+    )
+
+
 def backward(ctx, grad_output: torch.Tensor) -> Optional[Gradients]:
     """The gradients of input, weight and bias; None if neither of the latter has a wide grad_dtype.
 
@@ -32,9 +44,8 @@ def backward(ctx, grad_output: torch.Tensor) -> Optional[Gradients]:
     if not wide_weight and not wide_bias:
         return None
     narrow_weight, narrow_bias = needs[1] and not wide_weight, bias is not None and needs[2] and not wide_bias
-    grads = torch.ops.xla.einsum_linear_backward(grad_output, input, weight, bias, needs[0], narrow_weight, narrow_bias)
+    of_input, of_weight, of_bias = _narrow(grad_output, input, weight, bias, (needs[0], narrow_weight, narrow_bias))
     leading = list(range(grad_output.dim() - 1))
-    of_input, of_weight, of_bias = grads
     if wide_weight:
         of_weight = torch.ops.castoff.dot_general(grad_output, input, leading, leading, [], [], torch.float32)
     if wide_bias:
