@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 
 // Of every CPython; weak, because a program without Python may load this library.
@@ -453,6 +454,31 @@ GradDtype demanded_over(const Edge& edge) {
 const Node& demanding_node(const Edge& edge) {
   const auto demand = demand_behind(edge);
   return demand ? demand->node : *edge.function;
+}
+
+std::vector<const at::Tensor*> leaves_behind(const Edge& edge) {
+  constexpr size_t kMostNodes = 128;
+  std::vector<const at::Tensor*> leaves;
+  std::unordered_set<const Node*> seen;
+  std::vector<Edge> left;
+  if (demand_behind(edge)) {
+    left.push_back(edge);
+  }
+  while (!left.empty()) {
+    const Edge at = std::move(left.back());
+    left.pop_back();
+    if (!at.function || !seen.insert(at.function.get()).second) {
+      continue;
+    }
+    if (seen.size() > kMostNodes) {
+      return {};
+    }
+    if (const auto* leaf = leaf_behind(at)) {
+      leaves.push_back(leaf);
+    }
+    left.insert(left.end(), at.function->next_edges().begin(), at.function->next_edges().end());
+  }
+  return leaves;
 }
 
 KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self) {
