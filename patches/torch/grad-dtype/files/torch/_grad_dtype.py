@@ -16,7 +16,7 @@ from torch import _castoff
 from torch.autograd import _output_grad_dtype
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-__all__ = ["copy_to_fake", "explicit"]
+__all__ = ["copy", "copy_to_fake", "explicit"]
 
 _OF_TENSOR, _ANY = -1, -2  # codes of the C++ half; every other one is a ScalarType
 _ENABLED = _castoff.enabled("grad-dtype")
@@ -160,6 +160,39 @@ def reset(tensor: torch.Tensor) -> None:
     """Make ``tensor.grad_dtype`` what it was before it was set: the tensor's own dtype, whichever it becomes."""
     if is_set(tensor):
         _set(tensor._cdata, _OF_TENSOR)
+
+
+def testing_overrides() -> dict[Any, Callable[..., Any]]:
+    """What torch.overrides.get_testing_overrides has of grad_dtype."""
+    return {torch.Tensor.grad_dtype.__get__: lambda self: -1} if _ENABLED else {}
+
+
+def copy(source: torch.Tensor, leaf: torch.Tensor) -> None:
+    """``leaf``, which takes the place of ``source``, takes over its grad_dtype."""
+    if in_use() and is_set(source):
+        _set(leaf._cdata, _get(source._cdata))
+
+
+def add_to_state(tensor: torch.Tensor, state: Any) -> Any:
+    """What pickle keeps of ``tensor`` besides its numbers, with the grad_dtype that it was given.
+
+    The attribute is set as any other when it is loaded, by this torch and by later ones.
+    """
+    if not in_use() or not tensor.is_leaf or not is_set(tensor) or isinstance(state, tuple):
+        return state
+    return {**(state or {}), "grad_dtype": explicit(tensor)}
+
+
+def converted(leaf: torch.Tensor, grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``like``, which is ``grad`` as Module.to and its like convert it, in the dtype that ``leaf`` wants.
+
+    It is not rounded on the way: it comes from ``grad`` where that has the dtype.
+    """
+    dtype = explicit(leaf) if in_use() else None
+    if dtype is None or like.dtype == dtype:
+        return like
+    whole = grad.dtype == dtype and grad.shape == like.shape and like.device.type != "meta"
+    return grad.to(like.device, copy=True) if whole else like.to(dtype)
 
 
 def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:
