@@ -179,9 +179,9 @@ class TestBackward:
     def test_widens_a_narrow_gradient(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
-        (w.float() * 1.01).sum().backward()  # the cast's own backward rounds to bfloat16
+        (Narrow.apply(w).float() * 1.01).sum().backward()
         assert w.grad.dtype is F32
-        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16().float())
+        assert torch.equal(w.grad.cpu(), 2 * torch.full((3,), 1.01).bfloat16().float())
 
     @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64])
     def test_none_takes_what_comes(self, leaf, dtype):
@@ -669,11 +669,3 @@ class TestData:
         linear(torch.ones(1, 2, device=device, dtype=BF16)).sum().backward()
         assert linear.weight.dtype is BF16
         assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is F32
-
-    def test_module_to_with_a_gradient(self, device):
-        linear = torch.nn.Linear(2, 2, bias=False).to(device)
-        linear.weight.grad_dtype = F32
-        linear(torch.ones(1, 2, device=device)).sum().backward()
-        linear.bfloat16()
-        # nn.Module casts .grad through its .data, past the attribute's check.
-        assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is BF16

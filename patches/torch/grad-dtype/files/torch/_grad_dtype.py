@@ -7,6 +7,7 @@ and compiled autograd ask.
 """
 
 import ctypes
+import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Optional
@@ -16,7 +17,7 @@ from torch import _castoff
 from torch.autograd import _output_grad_dtype
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-__all__ = ["copy", "copy_to_fake", "explicit"]
+__all__ = ["copy_to_fake", "explicit"]
 
 _OF_TENSOR, _ANY = -1, -2  # codes of the C++ half; every other one is a ScalarType
 _ENABLED = _castoff.enabled("grad-dtype")
@@ -167,20 +168,29 @@ def testing_overrides() -> dict[Any, Callable[..., Any]]:
     return {torch.Tensor.grad_dtype.__get__: lambda self: -1} if _ENABLED else {}
 
 
-def copy(source: torch.Tensor, leaf: torch.Tensor) -> None:
-    """``leaf``, which takes the place of ``source``, takes over its grad_dtype."""
-    if in_use() and is_set(source):
-        _set(leaf._cdata, _get(source._cdata))
+_warned_of_loss = False
 
 
-def add_to_state(tensor: torch.Tensor, state: Any) -> Any:
-    """What pickle keeps of ``tensor`` besides its numbers, with the grad_dtype that it was given.
+def warn_of_loss(source: torch.Tensor, leaf: Optional[torch.Tensor] = None) -> None:
+    """Warn, once in a process, that a copy of ``source``, ``leaf`` or what is saved, has no grad_dtype.
 
-    The attribute is set as any other when it is loaded, by this torch and by later ones.
+    So it is in torch 2.10 to 2.15, too.
     """
-    if not in_use() or not tensor.is_leaf or not is_set(tensor) or isinstance(state, tuple):
-        return state
-    return {**(state or {}), "grad_dtype": explicit(tensor)}
+    global _warned_of_loss
+    if not _warned_of_loss and in_use() and is_set(source) and (leaf is None or not is_set(leaf)):
+        _warned_of_loss = True
+        warnings.warn(
+            f"the grad_dtype {source.grad_dtype} of a tensor of shape {list(source.shape)} is not part of its copy, as "
+            "in torch 2.10 to 2.15. Set it again where it is needed (torch_xla.amp.wide_grads(module))",
+            stacklevel=3,
+        )
+
+
+def copy_with_gradient(source: torch.Tensor, leaf: torch.Tensor) -> None:
+    """``leaf``, a deep copy of ``source``, takes over a grad_dtype without which it could not have the gradient."""
+    if in_use() and source.grad is not None and source.grad.dtype != source.dtype:
+        _set(leaf._cdata, _get(source._cdata))
+    warn_of_loss(source, leaf)
 
 
 def converted(leaf: torch.Tensor, grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
