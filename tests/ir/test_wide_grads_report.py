@@ -2,12 +2,13 @@
 
 import os
 import warnings
+from pathlib import Path
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812 - as everyone calls it
+import torch.nn.functional as F
 import torch_xla
 from other_process import completed
 from tensors import random
@@ -59,7 +60,7 @@ class Network(torch.nn.Module):
         self.unused = torch.nn.Parameter(torch.randn(8))
 
     def forward(self, ids, with_custom):
-        x = self.norm(self.table(ids)) / self.scale.exp() + self.position[:3]
+        x = self.norm(self.table(ids)) * self.scale + self.position[:3]
         x = self.convolution(self.linear(x).transpose(0, 1)).transpose(0, 1)
         return Narrow.apply(x, self.custom) if with_custom else x * self.custom[0]
 
@@ -82,7 +83,7 @@ def test_a_rounded_gradient_has_its_operator_and_line():
     network = widened(Network())
     found = report(network, lambda: network(IDS.to(DEVICE), with_custom=True).sum().backward())
     [rounded] = [p for p in found.parameters if p.verdict == "rounded"]
-    line = next(i for i, text in enumerate(open(__file__), 1) if "Narrow.apply(x" in text)
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "Narrow.apply(x" in text)
     assert rounded.name == "custom"
     assert rounded.operators == ("Narrow",)
     assert rounded.where == (f"{__file__}:{line}",)
@@ -135,20 +136,29 @@ def test_compiled():
     assert report(module, step).all_wide
 
 
+# How a weight is used, and the operator that rounds its gradient.
+FORMS = {
+    "times a number": (lambda w: w * 3, None),
+    "transposed": (lambda w: w.t(), None),
+    "a part": (lambda w: w[:4], None),
+    "expanded": (lambda w: w.expand(2, 8, 8), None),
+    "abs": (lambda w: w.abs(), "Abs"),
+    "rows": (lambda w: w[torch.tensor([1, 1, 0], device=w.device)], "Index"),
+    "cast": (lambda w: w.float().to(w.dtype), "ToCopy"),
+    "divided": (lambda w: w / 3, "Div"),
+}
+
+
 @fails_on_stock
-@pytest.mark.parametrize("form", ["w * 3", "w.abs()", "w[ids]", "w.float().to(w.dtype)", "x @ w + w", "w.expand(2, 8, 8)"])
-def test_what_is_wide_is_not_called_rounded(form):
+@pytest.mark.parametrize(("use", "operator"), FORMS.values(), ids=FORMS)
+def test_what_is_wide_is_not_called_rounded_and_the_rest_is(use, operator):
     module = torch.nn.Module()
     module.w = torch.nn.Parameter(torch.randn(8, 8))
     widened(module)
-    x, ids = random(3, 8).to(DEVICE), torch.tensor([1, 1, 0], device=DEVICE)
-
-    def step():
-        w = eval(form, {"w": module.w, "x": random(8, 8).to(DEVICE), "ids": ids})
-        (x @ w).sum().backward() if w.dim() < 3 and w.shape[0] == 8 else (w * 2).sum().backward()
-
-    found = report(module, step)
-    assert found.all_wide, str(found)
+    x = random(8, 8).to(DEVICE)
+    found = report(module, lambda: (use(module.w) * x[0]).sum().backward())
+    assert found.all_wide == (operator is None), str(found)
+    assert found.parameters[0].operators == (() if operator is None else (operator,))
 
 
 @fails_on_stock
@@ -185,7 +195,10 @@ def test_a_rounded_gradient_warns_once(tmp_path):
     )
     lines = [line for line in completed(program).stdout.splitlines() if line.startswith("[")]
     assert lines[0] == lines[2] == "[]"
-    assert "The gradient of a parameter of shape [8, 8] was made by NarrowBackward in BFloat16 and cast to Float" in lines[1]
+    assert (
+        "The gradient of a parameter of shape [8, 8] was made by NarrowBackward in BFloat16 and cast to Float"
+        in lines[1]
+    )
 
 
 @fails_on_stock

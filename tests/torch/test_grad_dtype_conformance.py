@@ -179,9 +179,9 @@ class TestBackward:
     def test_widens_a_narrow_gradient(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
-        (Narrow.apply(w).float() * 1.01).sum().backward()
+        (w.float() * 1.01).sum().backward()  # the cast's own backward rounds to bfloat16
         assert w.grad.dtype is F32
-        assert torch.equal(w.grad.cpu(), 2 * torch.full((3,), 1.01).bfloat16().float())
+        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16().float())
 
     @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64])
     def test_none_takes_what_comes(self, leaf, dtype):
