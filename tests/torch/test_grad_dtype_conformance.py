@@ -669,11 +669,3 @@ class TestData:
         linear(torch.ones(1, 2, device=device, dtype=BF16)).sum().backward()
         assert linear.weight.dtype is BF16
         assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is F32
-
-    def test_module_to_with_a_gradient(self, device):
-        linear = torch.nn.Linear(2, 2, bias=False).to(device)
-        linear.weight.grad_dtype = F32
-        linear(torch.ones(1, 2, device=device)).sum().backward()
-        linear.bfloat16()
-        # nn.Module casts .grad through its .data, past the attribute's check.
-        assert linear.weight.grad_dtype is F32 and linear.weight.grad.dtype is BF16

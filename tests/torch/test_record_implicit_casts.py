@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 import torch
-from gradients import Wide
+from gradients import Narrow, Wide
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 LEAF = "torch::autograd::AccumulateGrad"
@@ -85,17 +85,18 @@ class TestRecords:
         w = leaf()
         w.grad_dtype = dtype
         with record() as casts:
-            w.sin().sum().backward()
+            Narrow.apply(w).sum().backward()
         found = [(c.from_dtype, c.to_dtype, c.produced_by, c.demanded_by) for c in casts]
-        assert found == ([] if dtype is None else [(BF16, F32, "SinBackward0", LEAF)])
+        assert found == ([] if dtype is None else [(BF16, F32, "NarrowBackward", LEAF)])
+        assert [(c.rounded, c.leaves) for c in casts] == ([] if dtype is None else [(True, (w._cdata,))])
 
     def test_a_leaf_behind_a_view(self, leaf, record):
         w = leaf()
         w.grad_dtype = F32
         with record() as casts:
-            w.t().sin().sum().backward()
+            Narrow.apply(w.t()).sum().backward()
         assert [(c.to_dtype, c.shape, c.produced_by, c.demanded_by) for c in casts] == [
-            (F32, (3, 2), "SinBackward0", LEAF)
+            (F32, (3, 2), "NarrowBackward", LEAF)
         ]
 
     def test_a_declared_output(self, leaf, record):
@@ -110,11 +111,19 @@ class TestRecords:
                 return grad
 
         with record() as casts:
-            Declared.apply(leaf()).t().sin().sum().backward()
+            Narrow.apply(Declared.apply(leaf()).t()).sum().backward()
         assert [(c.from_dtype, c.to_dtype, c.produced_by, c.demanded_by) for c in casts] == [
-            (BF16, F32, "SinBackward0", "DeclaredBackward"),
+            (BF16, F32, "NarrowBackward", "DeclaredBackward"),
             (F32, BF16, "DeclaredBackward", LEAF),
         ]
+
+    def test_what_is_handed_on_is_not_rounded(self, leaf, record):
+        w, x = leaf(), leaf()
+        w.grad_dtype = F32
+        with record() as casts:
+            ((w + x) - w + Narrow.apply(x)).backward(torch.ones_like(x))
+        assert casts and not any(c.rounded for c in casts)
+        assert {c.leaves for c in casts} <= {(), (w._cdata,)}
 
     def test_a_gradient_that_is_reduced(self, leaf, record):
         class Broadcast(torch.autograd.Function):

@@ -7,6 +7,7 @@ and compiled autograd ask.
 """
 
 import ctypes
+import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Optional
@@ -160,6 +161,48 @@ def reset(tensor: torch.Tensor) -> None:
     """Make ``tensor.grad_dtype`` what it was before it was set: the tensor's own dtype, whichever it becomes."""
     if is_set(tensor):
         _set(tensor._cdata, _OF_TENSOR)
+
+
+def testing_overrides() -> dict[Any, Callable[..., Any]]:
+    """What torch.overrides.get_testing_overrides has of grad_dtype."""
+    return {torch.Tensor.grad_dtype.__get__: lambda self: -1} if _ENABLED else {}
+
+
+_warned_of_loss = False
+
+
+def warn_of_loss(source: torch.Tensor, leaf: Optional[torch.Tensor] = None) -> None:
+    """Warn, once in a process, that a copy of ``source``, ``leaf`` or what is saved, has no grad_dtype.
+
+    So it is in torch 2.10 to 2.15, too.
+    """
+    global _warned_of_loss
+    if not _warned_of_loss and in_use() and is_set(source) and (leaf is None or not is_set(leaf)):
+        _warned_of_loss = True
+        warnings.warn(
+            f"the grad_dtype {source.grad_dtype} of a tensor of shape {list(source.shape)} is not part of its copy, as "
+            "in torch 2.10 to 2.15. Set it again where it is needed (torch_xla.amp.wide_grads(module))",
+            stacklevel=3,
+        )
+
+
+def copy_with_gradient(source: torch.Tensor, leaf: torch.Tensor) -> None:
+    """``leaf``, a deep copy of ``source``, takes over a grad_dtype without which it could not have the gradient."""
+    if in_use() and source.grad is not None and source.grad.dtype != source.dtype:
+        _set(leaf._cdata, _get(source._cdata))
+    warn_of_loss(source, leaf)
+
+
+def converted(leaf: torch.Tensor, grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``like``, which is ``grad`` as Module.to and its like convert it, in the dtype that ``leaf`` wants.
+
+    It is not rounded on the way: it comes from ``grad`` where that has the dtype.
+    """
+    dtype = explicit(leaf) if in_use() else None
+    if dtype is None or like.dtype == dtype:
+        return like
+    whole = grad.dtype == dtype and grad.shape == like.shape and like.device.type != "meta"
+    return grad.to(like.device, copy=True) if whole else like.to(dtype)
 
 
 def copy_to_fake(real: torch.Tensor, fake: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ backward; here they become Python objects when someone looks.
 import contextlib
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
@@ -31,6 +31,9 @@ class ImplicitCast:
         index: which of the gradients that ``produced_by`` returned.
         forward_stack: the Python stack of the forward op whose node is ``produced_by`` (for "":
             ``demanded_by``), if anomaly mode was on when it ran, else None.
+        leaves: ``_cdata`` of the leaves with a ``grad_dtype`` whose gradients it is part of.
+        rounded: whether ``produced_by`` computed the gradient in a narrower floating point dtype than the one that
+            was asked for, and did not just hand on what came.
     """
 
     from_dtype: torch.dtype
@@ -40,6 +43,8 @@ class ImplicitCast:
     demanded_by: str
     index: int
     forward_stack: Optional[str]
+    leaves: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    rounded: bool = field(default=False, repr=False, compare=False)
 
 
 class _View(ctypes.Structure):
@@ -51,7 +56,10 @@ class _View(ctypes.Structure):
         ("dimensions", ctypes.c_int64),
         ("produced_by", ctypes.c_char_p),
         ("demanded_by", ctypes.c_char_p),
+        ("leaves", ctypes.POINTER(ctypes.c_void_p)),
+        ("leaf_count", ctypes.c_int64),
         ("has_stack", ctypes.c_bool),
+        ("rounded", ctypes.c_bool),
     ]
 
 
@@ -70,6 +78,8 @@ def _take(recorder: int) -> Optional[ImplicitCast]:
             demanded_by=view.demanded_by.decode(),
             index=view.index,
             forward_stack="".join(stack) if stack else None,
+            leaves=tuple(view.leaves[: view.leaf_count]),
+            rounded=view.rounded,
         )
     finally:
         _c_drop(cast)
@@ -130,6 +140,11 @@ def record_implicit_casts() -> Iterator[list[ImplicitCast]]:
     finally:
         casts._fill()
         _c_stop(recorder)
+
+
+def warn_of_rounding() -> None:
+    """Let the first gradient that an operator rounds, of a leaf that asked for a wider one, be warned of."""
+    _library.castoff_implicit_casts_warn_of_rounding()
 
 
 if _castoff.enabled("grad-dtype"):

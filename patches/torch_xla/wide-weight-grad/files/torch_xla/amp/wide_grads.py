@@ -5,6 +5,7 @@ import sys
 import torch
 from torch import _castoff as _torch_castoff
 from torch import _grad_dtype
+from torch.autograd import _implicit_casts
 from torch_xla import _wide_fsdp
 
 __all__ = ["wide_grads"]
@@ -62,6 +63,8 @@ def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enab
             _grad_dtype.reset(named[name])
     if changed and "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+    if changed and enabled:
+        _implicit_casts.warn_of_rounding()
     return changed
 
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 
 // Of every CPython; weak, because a program without Python may load this library.
@@ -349,16 +350,26 @@ bool is_out_of_date(const InputMetadata& recorded, const InputMetadata& wanted,
          !wanted.is_same_shape(grad) && fits(recorded, grad);
 }
 
-// What `edge` delivers where `is_out_of_date`. A leaf without elements is a parameter whose storage
-// was given back between forward and backward; its owner knows what to do with a gradient of the
-// old shape. For any other there is no gradient: throws.
+// Whether `leaf` has fewer elements than its graph was built with: the storage of a parameter was
+// given back between forward and backward, and an empty tensor or one of one element holds the
+// place, as offloaders do. Its owner knows what to do with a gradient of the old shape.
+bool is_placeholder(const at::Tensor& leaf, const InputMetadata& recorded) {
+  c10::SymInt elements = 1;
+  for (const auto& size : recorded.shape_as_dim_vector()) {
+    elements *= size;
+  }
+  return leaf.sym_numel() < elements;
+}
+
+// What `edge` delivers where `is_out_of_date`: to a placeholder a gradient of the old shape. For
+// any other leaf there is no gradient: throws.
 InputMetadata for_released_leaf(const Edge& edge, const InputMetadata& wanted,
                                 const at::Tensor& grad, size_t index,
                                 const FormatError& format_error) {
   const auto& recorded = edge.function->input_metadata(edge.input_nr);
   const auto& leaf = *leaf_behind(edge);
   TORCH_CHECK(
-      leaf.sym_numel() == 0,
+      is_placeholder(leaf, recorded),
       format_error(c10::str(
           "invalid gradient at index ", index, " - got ", grad.scalar_type(), grad.sym_sizes(),
           " for a tensor whose .data was assigned to after the forward pass: it was ",
@@ -453,6 +464,31 @@ GradDtype demanded_over(const Edge& edge) {
 const Node& demanding_node(const Edge& edge) {
   const auto demand = demand_behind(edge);
   return demand ? demand->node : *edge.function;
+}
+
+std::vector<const at::Tensor*> leaves_behind(const Edge& edge) {
+  constexpr size_t kMostNodes = 128;
+  std::vector<const at::Tensor*> leaves;
+  std::unordered_set<const Node*> seen;
+  std::vector<Edge> left;
+  if (demand_behind(edge)) {
+    left.push_back(edge);
+  }
+  while (!left.empty()) {
+    const Edge at = std::move(left.back());
+    left.pop_back();
+    if (!at.function || !seen.insert(at.function.get()).second) {
+      continue;
+    }
+    if (seen.size() > kMostNodes) {
+      return {};
+    }
+    if (const auto* leaf = leaf_behind(at)) {
+      leaves.push_back(leaf);
+    }
+    left.insert(left.end(), at.function->next_edges().begin(), at.function->next_edges().end());
+  }
+  return leaves;
 }
 
 KeepAcrossSetData::KeepAcrossSetData(const at::TensorBase& self) {

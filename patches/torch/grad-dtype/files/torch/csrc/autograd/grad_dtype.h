@@ -108,6 +108,10 @@ GradDtype demanded_over(const Edge& edge);
 // views that it leads to.
 const Node& demanding_node(const Edge& edge);
 
+// The leaves whose gradients the one that travels `edge` is part of, where it goes to a leaf with a
+// grad_dtype, or to an output with a declared one that is computed from leaves in a few steps.
+std::vector<const at::Tensor*> leaves_behind(const Edge& edge);
+
 // Carries the state over an assignment to .data, which replaces everything that a TensorImpl holds:
 // taken in the constructor, put back in the destructor. In between, other threads that ask for the
 // state wait, and what this thread changes of it is what is put back. Scopes may nest.

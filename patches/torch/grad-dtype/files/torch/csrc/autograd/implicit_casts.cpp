@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/implicit_casts.h>
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/view_nodes.h>
 
 #include <deque>
 #include <map>
@@ -24,6 +25,9 @@ struct Cast {
   int64_t index;
   // The node that remembers where its forward op was made; nullptr without anomaly mode.
   std::shared_ptr<Node> forward;
+  // Addresses of the leaves that asked for it.
+  std::vector<const void*> leaves;
+  bool rounded;
 };
 
 // Nothing that could wait for Python's lock happens under this one: names and nodes are taken
@@ -60,7 +64,47 @@ std::shared_ptr<Node> producer_of(const edge_list& edges) {
   return node && &node->next_edges() == &edges ? node : nullptr;
 }
 
+std::vector<const void*> addresses_of(const std::vector<const at::Tensor*>& leaves) {
+  std::vector<const void*> addresses;
+  for (const auto* leaf : leaves) {
+    addresses.push_back(leaf->unsafeGetTensorImpl());
+  }
+  return addresses;
+}
+
+enum class Warning { kOff, kWaiting, kGiven };
+std::atomic<Warning> warning{Warning::kOff};
+
+// Whether `producer` has made a gradient in `from` that it could have made in `to`.
+bool is_rounded(const Node* producer, c10::ScalarType from, c10::ScalarType to) {
+  return producer != nullptr && at::isReducedFloatingType(from) && at::isFloatingType(to) &&
+         c10::elementSize(to) > c10::elementSize(from) && !grad_dtype::hands_on(*producer);
+}
+
+void warn_once(const Node& producer, c10::ScalarType from, c10::ScalarType to,
+               const at::Tensor& leaf) {
+  auto waiting = Warning::kWaiting;
+  if (!warning.compare_exchange_strong(waiting, Warning::kGiven)) {
+    return;
+  }
+  Validation::recorders.fetch_sub(1, std::memory_order_relaxed);
+  grad_dtype::engine_users.fetch_sub(1, std::memory_order_relaxed);
+  TORCH_WARN("The gradient of a parameter of shape ", leaf.sym_sizes(), " was made by ",
+             producer.name(), " in ", from, " and cast to ", to,
+             ": it is as rounded as without wide_grads. "
+             "torch_xla.amp.wide_grads_report(module, step) lists all of these, with their lines. "
+             "This is the first, and no other is warned of.");
+}
+
 }  // namespace
+
+void warn_of_rounding() {
+  auto off = Warning::kOff;
+  if (warning.compare_exchange_strong(off, Warning::kWaiting)) {
+    Validation::recorders.fetch_add(1, std::memory_order_relaxed);
+    grad_dtype::engine_users.fetch_add(1, std::memory_order_relaxed);
+  }
+}
 
 void Validation::remember(const variable_list& grads) {
   if (grads.size() != edges_.size()) {
@@ -79,10 +123,20 @@ void Validation::compare(const variable_list& grads) const {
         grads[i].scalar_type() == before_[i]) {
       continue;
     }
+    const auto to = grads[i].scalar_type();
+    const bool rounded = is_rounded(producer.get(), before_[i], to);
+    const auto leaves = grad_dtype::leaves_behind(edges_[i]);
+    if (rounded && !leaves.empty()) {
+      warn_once(*producer, before_[i], to, *leaves.front());
+    }
+    if (recorders.load(std::memory_order_relaxed) == (warning == Warning::kWaiting ? 1 : 0)) {
+      continue;
+    }
     const auto& made_by = producer ? producer : edges_[i].function;
-    made.push_back({before_[i], grads[i].scalar_type(), shape_of(grads[i]),
-                    producer ? producer->name() : "", grad_dtype::demanding_node(edges_[i]).name(),
-                    static_cast<int64_t>(i), AnomalyStack::is_there(*made_by) ? made_by : nullptr});
+    made.push_back({before_[i], to, shape_of(grads[i]), producer ? producer->name() : "",
+                    grad_dtype::demanding_node(edges_[i]).name(), static_cast<int64_t>(i),
+                    AnomalyStack::is_there(*made_by) ? made_by : nullptr, addresses_of(leaves),
+                    rounded});
   }
   if (made.empty()) {
     return;
@@ -105,7 +159,10 @@ struct View {
   int64_t dimensions;
   const char* produced_by;
   const char* demanded_by;
+  const void* const* leaves;
+  int64_t leaf_count;
   bool has_stack;
+  bool rounded;
 };
 
 int64_t start() {
@@ -172,13 +229,21 @@ extern "C" C10_EXPORT void* castoff_implicit_casts_take(int64_t id, casts::View*
            static_cast<int64_t>(cast->shape.size()),
            cast->produced_by.c_str(),
            cast->demanded_by.c_str(),
-           cast->forward != nullptr};
+           cast->leaves.data(),
+           static_cast<int64_t>(cast->leaves.size()),
+           cast->forward != nullptr,
+           cast->rounded};
   if (cast->forward) {
     torch::autograd::impl::set_gradient_edge(
         at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(forward)),
         {std::move(cast->forward), 0});
   }
   return cast.release();
+}
+
+// Lets the first rounded gradient be warned of.
+extern "C" C10_EXPORT void castoff_implicit_casts_warn_of_rounding() {
+  casts::warn_of_rounding();
 }
 
 // Frees what take() gave.

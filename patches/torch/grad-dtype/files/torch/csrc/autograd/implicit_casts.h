@@ -28,7 +28,8 @@ class Validation {
     }
   }
 
-  // Number of recorders that run. Each is also one of grad_dtype::engine_users.
+  // Number of recorders that run, and one more while warn_of_rounding() waits for a case. Each is
+  // also one of grad_dtype::engine_users.
   static std::atomic<int64_t> recorders;
 
  private:
@@ -38,5 +39,9 @@ class Validation {
   const edge_list& edges_;
   c10::SmallVector<c10::ScalarType, 4> before_;
 };
+
+// From now on the first gradient that an operator has rounded, and that is then cast to the wider
+// dtype that its leaf asked for, is warned of. Once in a process.
+void warn_of_rounding();
 
 }  // namespace torch::autograd::implicit_casts

@@ -44,6 +44,20 @@ bool is_observed(Node& node) {
 
 }  // namespace
 
+bool hands_on(const Node& node) {
+  using namespace generated;
+  static const std::unordered_set<std::type_index> exact{
+      typeid(CatBackward0),           typeid(CloneBackward0), typeid(NegBackward0),
+      typeid(SelectScatterBackward0), typeid(SubBackward0),   typeid(SliceScatterBackward0),
+      typeid(StackBackward0),         typeid(SumBackward0),   typeid(SumBackward1),
+      typeid(WhereBackward0),
+  };
+  if (const auto* sum = dynamic_cast<const AddBackward0*>(&node)) {
+    return sum->alpha.equal(1);
+  }
+  return is_view(node) || exact.find(std::type_index(typeid(node))) != exact.end();
+}
+
 const Edge* behind_views(const Edge& edge) {
   const Edge* at = &edge;
   for (int views = 0; at->function && is_view(*at->function); ++views) {

@@ -16,4 +16,8 @@ const Edge* behind_views(const Edge& edge);
 
 inline constexpr int kMostViews = 64;
 
+// Whether `node` is a view, or one that moves the elements of a gradient, leaves some out or
+// negates them: what it returns is rounded no more than what it was given.
+bool hands_on(const Node& node);
+
 }  // namespace torch::autograd::grad_dtype

@@ -29,7 +29,9 @@ class WideMatmul final : public Formula {
   void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
                      variable_list& results) const override {
     const size_t first = has_addend ? 1 : 0;
-    if (has_addend && wants.any[0]) results[0] = times(grad, beta);
+    if (has_addend && wants.any[0]) {
+      results[0] = times(wants.wide[0] ? to_float(grad) : grad, beta);
+    }
     if (wants.any[first]) {
       results[first] = times(of_lhs(grad, saved[1], wants.wide[first]), alpha);
     }
@@ -96,7 +98,8 @@ Tensor product(DispatchKeySet keys, const Tensor& lhs, const Tensor& rhs) {
 template <class Op>
 Tensor add_product(DispatchKeySet keys, const Tensor& self, const Tensor& lhs, const Tensor& rhs,
                    const Scalar& beta, const Scalar& alpha) {
-  if (!in_use() || (!is_wide(lhs) && !is_wide(rhs)) || has_forward_gradient(self, lhs, rhs)) {
+  if (!in_use() || (!is_wide(self) && !is_wide(lhs) && !is_wide(rhs)) ||
+      has_forward_gradient(self, lhs, rhs)) {
     return Overridden<Op>::call(keys, self, lhs, rhs, beta, alpha);
   }
   auto formula = std::make_shared<WideMatmul>();

@@ -24,7 +24,7 @@ class WideMul final : public Formula {
   void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
                      variable_list& results) const override {
     const size_t first = has_addend ? 1 : 0;
-    if (has_addend && wants.any[0]) results[0] = grad;
+    if (has_addend && wants.any[0]) results[0] = wants.wide[0] ? to_float(grad) : grad;
     for (const size_t which : {first, first + 1}) {
       if (!wants.any[which]) continue;
       const Tensor& other = saved[which == first ? 1 : 0];
@@ -52,7 +52,7 @@ Tensor mul(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
 Tensor addcmul(DispatchKeySet keys, const Tensor& self, const Tensor& tensor1,
                const Tensor& tensor2, const Scalar& value) {
   using Op = at::_ops::addcmul;
-  if (!in_use() || (!is_wide(tensor1) && !is_wide(tensor2)) ||
+  if (!in_use() || (!is_wide(self) && !is_wide(tensor1) && !is_wide(tensor2)) ||
       has_forward_gradient(self, tensor1, tensor2)) {
     return Overridden<Op>::call(keys, self, tensor1, tensor2, value);
   }
