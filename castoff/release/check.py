@@ -75,9 +75,11 @@ def report(folder: Path, checked: Checked) -> str:
 def _check_sums(folder: Path) -> dict[str, str]:
     """Compare every file with its hash; return the hashes."""
     try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        *lines, last = (folder / SUMS).read_text(encoding="utf-8").split("\n")
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
         _refuse(folder / SUMS, "the hashes of a release", "no such file, or no text")
+    if last:
+        _refuse(folder / SUMS, "a line break at its end", repr(last))
     sums = {}
     for number, line in enumerate(lines, start=1):
         match = _LINE.fullmatch(line)

@@ -120,6 +120,49 @@ def test_a_project_of_uv_locks_these_wheels_as_the_docs_say(tmp_path, constraine
     assert (found["torch"], found["torch-xla"]) == (constrained, constrained)
 
 
+def test_a_release_of_these_wheels_is_installed_by_hash_from_a_file_server(tmp_path, manifest):
+    """And one flipped bit in it is found, and named."""
+    release = [*CASTOFF, "release", "--pin", PIN, "--python", manifest["python"], "--from", DIST.parent, "--dirty"]
+    subprocess.run([*release, "--out", tmp_path, "--no-verify-install"], check=True, timeout=300)
+    made = tmp_path / "release"
+    check = [*CASTOFF, "verify", "--release", made]
+    subprocess.run(check, check=True)
+
+    runner = Runner(tmp_path / "logs", Console())
+    python, uv, venv = find_interpreter(manifest["python"], runner).path, tool("uv"), tmp_path / "venv"
+    environment = {**current_uv_environment(runner), "NO_PROXY": "127.0.0.1"}
+    subprocess.run([uv, "venv", "-q", "--python", python, venv], env=environment, check=True)
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", made, "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        (address,) = re.findall(r"http://[\d.:]+/", server.stdout.readline())
+        install = [uv, "pip", "install", "--no-cache", "--no-deps", "--python", venv / "bin" / "python"]
+        index = ["--default-index", f"{address}simple/", "--require-hashes", "-r", made / "requirements" / f"{PIN}.txt"]
+        subprocess.run([*install, *index], env=environment, check=True)
+    finally:
+        server.kill()
+        server.wait()
+    there = site(venv / "bin" / "python")
+    for wheel in manifest["wheels"].values():
+        with ZipFile(made / "wheels" / wheel["file"]) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+        assert all((there / info.filename).stat().st_size == info.file_size for info in infos[:-1])
+    shutil.rmtree(venv)
+
+    (wheel,) = made.glob("wheels/torch_xla-*.whl")
+    data = bytearray(wheel.read_bytes())
+    data[len(data) // 2] ^= 1
+    wheel.unlink()  # a hard link: the bytes are those in dist
+    wheel.write_bytes(data)
+    refused = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert refused.returncode == 16 and str(wheel) in refused.stderr
+    shutil.rmtree(made)
+
+
 def test_an_environment_has_the_files_of_the_wheels_and_no_others():
     """As an installer would leave it, though `castoff env` begins with a copy of one that has the stock wheels."""
     made = subprocess.run([*CASTOFF, "env", "patched", "--pin", PIN], check=True, capture_output=True, text=True)
