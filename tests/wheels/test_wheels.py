@@ -241,6 +241,28 @@ def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_
     assert {path: after.get(path) for path in before} == before
     assert {path for path in after.keys() - before.keys() if path.suffix != ".pyc"} == set()
 
+    # Topics that are left out are off in both halves, unless a program says otherwise.
+    subprocess.run([castoff, "install", "--python", stock, "--without", "data-setter"], check=True)
+    for disable, answer in ((None, "False False"), ("graph-identity", "True True")):
+        environment_ = {**os.environ, "PJRT_DEVICE": "CPU", **({"CASTOFF_DISABLE": disable} if disable else {})}
+        said = subprocess.run(
+            [stock, "-c", KEEPS_ITS_NODE], env=environment_, check=True, capture_output=True, text=True
+        )
+        assert said.stdout.split() == answer.split()
+    subprocess.run([castoff, "uninstall", "--python", stock], check=True)
+
+
+KEEPS_ITS_NODE = """
+import torch, torch_xla
+from torch._castoff import enabled
+
+weight = torch.ones(2, requires_grad=True)
+node = lambda: weight.expand_as(weight).grad_fn.next_functions[0][0]
+before = node()
+weight.data = weight.data.bfloat16()
+print(enabled("data-setter"), node() is before)
+"""
+
 
 def installed_package(package, folder):
     """Install castoff's package with what it declares, in the versions of the lock file; return its command."""
