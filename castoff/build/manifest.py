@@ -173,10 +173,11 @@ def cuda_packages(wheels: Sequence[PatchedWheel]) -> list[str]:
 
 
 def constraints(build: Build) -> str:
-    """Return the constraints file that keeps pip from replacing the wheels with stock ones."""
+    """Return the constraints file: with it, no stock wheel and no companion for another torch is installed."""
     lines = [f"{wheel.project}=={wheel.version}" for wheel in build.wheels]
     if build.libtpu is not None:
         lines.append(f"libtpu=={build.pin.for_tpu().libtpu}")
+    lines += [f"{name}=={version}" for name, version in build.pin.companions.items()]
     return "".join(f"{line}\n" for line in lines)
 
 
