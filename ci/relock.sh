@@ -3,6 +3,7 @@
 # be installed in. They name no index: the installing machine uses its own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
+#   ci/sign.lock           what signs releases, from ci/sign.in
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each
 #   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions
 #   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
@@ -29,6 +30,7 @@ relist() { # list of Debian's packages, a name=version a line
 
 lock ci/requirements.in ci/requirements.lock
 lock ci/models.in ci/models.lock --constraint ci/requirements.lock
+lock ci/sign.in ci/sign.lock
 lock docker/tools.in docker/tools.lock
 lock docker/train.in docker/train.lock
 # shellcheck source=/dev/null

@@ -82,14 +82,19 @@ def tree_revision(root: Path) -> str | None:
     """Return the git revision of castoff's own tree, or None outside of git.
 
     Args:
-        root: The tree. Changes that are not committed show as "-dirty".
+        root: The tree. Changes that are not committed, new files included, show as "-dirty".
     """
-    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--match=", "--dirty"]
-    try:
-        completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return completed.stdout.strip() or None if completed.returncode == 0 else None
+    answers = []
+    for question in (("rev-parse", "HEAD"), ("status", "--porcelain")):
+        try:
+            completed = subprocess.run(["git", "-C", str(root), *question], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return None
+        if completed.returncode != 0:
+            return None
+        answers.append(completed.stdout.strip())
+    commit, changes = answers
+    return f"{commit}-dirty" if changes else commit
 
 
 def manifest(build: Build) -> dict[str, object]:
@@ -168,10 +173,11 @@ def cuda_packages(wheels: Sequence[PatchedWheel]) -> list[str]:
 
 
 def constraints(build: Build) -> str:
-    """Return the constraints file that keeps pip from replacing the wheels with stock ones."""
+    """Return the constraints file: with it, no stock wheel and no companion for another torch is installed."""
     lines = [f"{wheel.project}=={wheel.version}" for wheel in build.wheels]
     if build.libtpu is not None:
         lines.append(f"libtpu=={build.pin.for_tpu().libtpu}")
+    lines += [f"{name}=={version}" for name, version in build.pin.companions.items()]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -42,6 +42,24 @@ from castoff.model.topics import REGISTRY, registry
 
 
 def build(request: Request, console: Console) -> Path:
+    """Build the patched wheels, and tell the user how to install them.
+
+    Args and errors are those of `build_wheels`.
+
+    Returns:
+        The output folder.
+    """
+    plan = build_wheels(request, console)
+    versions = {project: plan.wheel_version(project) for project in PROJECTS}
+    line = install_line(request.target)
+    console.result(
+        f"built {plan.target}\ninstall it, from within that folder: {line}",
+        {"out": str(plan.target), "versions": versions, "install": line},
+    )
+    return plan.target
+
+
+def build_wheels(request: Request, console: Console) -> Plan:
     """Build the patched wheels.
 
     Args:
@@ -49,7 +67,7 @@ def build(request: Request, console: Console) -> Path:
         console: Reports progress.
 
     Returns:
-        The output folder.
+        The plan, which has the output folder.
 
     Raises:
         CastoffError: What went wrong; the output folder is unchanged.
@@ -61,13 +79,7 @@ def build(request: Request, console: Console) -> Path:
             compiler = find_compiler(runner) if any(topic.sources() for topic in plan.topics) else None
         context = Context(Cache(cache_root(), console), runner, console)
         _build(request, plan, compiler, place, context)
-    versions = {project: plan.wheel_version(project) for project in PROJECTS}
-    line = install_line(request.target)
-    console.result(
-        f"built {plan.target}\ninstall it, from within that folder: {line}",
-        {"out": str(plan.target), "versions": versions, "install": line},
-    )
-    return plan.target
+    return plan
 
 
 def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workplace, context: Context) -> None:

@@ -28,6 +28,7 @@ class Request:
     out: Path  # the folder of all output folders
     verify_install: bool  # whether to install and import the wheels
     root: Path = ROOT  # the tree with pins, patches and the changelog
+    earlier: tuple[Path, ...] = ()  # further folders of output folders, whose wheels are used if they are the same
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ def reuse(
         folder has them.
     """
     key = wheels_key(plan.pin, plan.version, plan.topics, list(overlays.values()), list(bases.values()))
-    for folder in sorted(request.out.glob(f"{plan.pin.name}-*")):
+    for folder in [
+        folder for out in (request.out, *request.earlier) for folder in sorted(out.glob(f"{plan.pin.name}-*"))
+    ]:
         try:
             recorded = read_manifest(folder / "manifest.json")
             if recorded.key != key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from castoff.core.console import Console
 from castoff.core.places import ROOT
 from castoff.inplace.package import build_package
 from castoff.model.pin import DEFAULT_PIN, pin_names
+from castoff.release.check import check_release, report
 from castoff.upstream.commands import compare_upstream_tests
 
 app = typer.Typer()
@@ -82,6 +84,9 @@ def build_command(
 @app.command("verify")
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="A folder that `castoff build` made, such as dist/2.9-cpu.")],
+    release: Annotated[
+        bool, typer.Option("--release", help="It is one that `castoff release` made: check hashes, index, provenance.")
+    ] = False,
     python: Annotated[
         str | None,
         typer.Option(
@@ -116,8 +121,15 @@ def verify_command(
 
     They are compared with upstream's member by member, and their libraries with what the platform tag allows. Then
     they are installed and imported, and the interpositions are checked in the running process.
+
+    With --release nothing is installed: every file of a release is compared with its hash, and index, bill of
+    materials and provenance with the wheels.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
+        if release:
+            checked = check_release(folder)
+            console.result(report(folder, checked), {"out": str(folder), **asdict(checked)})
+            return
         if upstream_tests:
             stock, patched = environments or (None, None)
             compare_upstream_tests(

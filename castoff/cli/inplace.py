@@ -15,6 +15,7 @@ from castoff.core.errors import MachineError
 from castoff.core.interpreter import active_python
 from castoff.core.places import ROOT
 from castoff.inplace import commands
+from castoff.inplace.choice import left_out
 from castoff.inplace.delta import FOLDER, read_deltas
 from castoff.inplace.target import find_target
 
@@ -30,17 +31,36 @@ EnvironmentOption = Annotated[
 
 @app.command("install")
 def install_command(
-    python: EnvironmentOption = None, verbose: VerboseOption = False, json_lines: JsonOption = False
+    python: EnvironmentOption = None,
+    topics: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Only these topics and what they require, such as grad-dtype,data-setter."),
+    ] = None,
+    without: Annotated[str | None, typer.Option(metavar="LIST", help="All topics but these.")] = None,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
 ) -> None:
     """Make of the stock torch and torch_xla of an environment the patched ones, in seconds, without a download.
 
     What changes is replaced and kept, so that `castoff uninstall` restores it. If castoff is stopped, the same command
     repairs the environment.
+
+    Topics that are left out are installed, but off by default: CASTOFF_DISABLE in the environment of a program replaces
+    that choice. Without these options an environment keeps the choice that it has.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
         deltas = read_deltas(ROOT / FOLDER)
         target = find_target(_python(python), context.runner)
-        result = commands.install(target, deltas, ROOT / FOLDER, console, context.runner)
+        only, off = _names(topics), _names(without)
+        chosen = topics is not None or without is not None
+        result = commands.install(
+            target,
+            deltas,
+            ROOT / FOLDER,
+            console,
+            context.runner,
+            left_out=(lambda pin: left_out(ROOT, pin, only, off)) if chosen else None,
+        )
         console.result(result.text, result.data)
 
 
@@ -52,6 +72,10 @@ def uninstall_command(
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
         result = commands.uninstall(find_target(_python(python), context.runner), console)
         console.result(result.text, result.data)
+
+
+def _names(listed: str | None) -> frozenset[str]:
+    return frozenset(name.strip() for name in (listed or "").split(",")) - {""}
 
 
 def _python(named: Path | None) -> Path:

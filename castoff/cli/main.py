@@ -8,7 +8,7 @@ from types import FrameType
 
 import typer
 
-from castoff.cli import build, environments, inplace, topics, tpu, upstream
+from castoff.cli import build, environments, inplace, release, topics, tpu, upstream
 from castoff.cli.boundary import boundary
 from castoff.core.console import Console
 from castoff.core.errors import MachineError
@@ -43,14 +43,14 @@ def _of_the_tree(name: str) -> Callable[..., None]:
 if IN_PACKAGE:
     # The rest of the command line is not read: every option is that of another castoff.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    for group in (build.app, upstream.app, topics.app):
+    for group in (build.app, release.app, upstream.app, topics.app):
         for command in group.registered_commands:
             if command.name in {"topics", "status"}:
                 continue
             command.callback = _of_the_tree(str(command.name))
             command.context_settings = anything
             command.hidden = True
-for group in (inplace.app, build.app, topics.app, environments.app, upstream.app):
+for group in (inplace.app, build.app, release.app, topics.app, environments.app, upstream.app):
     app.add_typer(group)
 app.add_typer(tpu.app, name="tpu")
 

@@ -199,6 +199,13 @@ class InstallError(CastoffError):
     kind = "install"
 
 
+class ReleaseError(CastoffError):
+    """A release cannot be made of this tree."""
+
+    exit_code = 32
+    kind = "release"
+
+
 class AuditError(CastoffError):
     """A step cannot be audited."""
 

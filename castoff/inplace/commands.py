@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,15 @@ _WARNING = """raise ImportError(
     "with --python and this Python."
 )
 """
+_OFF = "off"
+"""What the journal calls the topics that are off by default."""
+
+_SWITCH = """
+# Written by `castoff install --without`. torch imports this file before it loads a library.
+import os as _os
+
+_os.environ.setdefault("CASTOFF_DISABLE", "{}")
+"""
 _INSTALLERS_OWN = frozenset({"direct_url.json", "uv_cache.json", "uv_build.json"})
 """What an installer notes of the wheel that was installed; it is not this one."""
 
@@ -57,7 +66,15 @@ class Result:
     data: dict[str, object]
 
 
-def install(target: Target, deltas: Sequence[Delta], folder: Path, console: Console, runner: Runner) -> Result:
+def install(
+    target: Target,
+    deltas: Sequence[Delta],
+    folder: Path,
+    console: Console,
+    runner: Runner,
+    *,
+    left_out: Callable[[str], Sequence[str]] | None = None,
+) -> Result:
     """Make of the stock wheels of an environment the patched ones.
 
     Args:
@@ -66,26 +83,32 @@ def install(target: Target, deltas: Sequence[Delta], folder: Path, console: Cons
         folder: The folder of their files.
         console: Reports progress.
         runner: Runs patchelf.
+        left_out: Gives the topics of a pin that are to be off by default; as they are, or all on, if None.
 
     Raises:
         InstallError: The environment is not one with stock wheels; it is unchanged.
         OSError: It cannot be written; it is unchanged.
     """
+    off = ""
     with _changing(target, console):
         journal = read_journal(target.site)
         if journal is not None:
-            intact = _intact(target.site, journal)
-            if intact == set(PROJECTS) and journal.about["key"] in {delta.key for delta in deltas}:
-                return _told(target, journal, "has", "already")
+            intact, off = _intact(target.site, journal), journal.about.get(_OFF, "")
             # What pip put there in the meantime must be what is wanted, before the rest is put back.
             others = [find_installed(target, project) for project in PROJECTS if project not in intact]
-            choose_delta([wheel for wheel in others if wheel is not None], deltas)
+            there = [wheel for wheel in others if wheel is not None]
+            pin = choose_delta(there, deltas).pin if there else journal.about["pin"]
+            wanted = off if left_out is None else ",".join(left_out(pin))
+            known = journal.about["key"] in {delta.key for delta in deltas}
+            if intact == set(PROJECTS) and known and wanted == off:
+                return _told(target, journal, "has", "already")
             console.note(f"putting back {' and '.join(sorted(intact)) or 'nothing'}, of {journal.about['castoff']}")
             restore(target.site, frozenset(intact))
         delta, wheels = check_target(target, deltas)
+        off = off if left_out is None else ",".join(left_out(delta.pin))
         with tempfile.TemporaryDirectory(prefix="castoff-") as work:
-            changes = {wheel.project: _changes(wheel, delta, folder, Path(work), runner) for wheel in wheels}
-        about = {"pin": delta.pin, "castoff": delta.castoff, "key": delta.key}
+            changes = {wheel.project: _changes(wheel, delta, folder, off, Path(work), runner) for wheel in wheels}
+        about = {"pin": delta.pin, "castoff": delta.castoff, "key": delta.key, _OFF: off}
         journal = replace_files(target.site, changes, guard=_GUARD, warning=_WARNING, about=about)
     return _told(target, journal, "now has", "")
 
@@ -132,7 +155,7 @@ def describe(target: Target) -> Result:
         found = wheel.version if wheel is not None else "not installed"
         how = "castoff's wheel" if wheel is not None and wheel.is_castoff else "stock" if wheel is not None else ""
         if journal is not None and project in _intact(target.site, journal):
-            how = f"patched in place by {journal.about['castoff']}"
+            how = f"patched in place by {journal.about['castoff']}{_without(journal)}"
             changed = edited(target.site, journal, project)
             how += f"; changed since: {', '.join(changed)}" if changed else ""
         elif journal is not None and wheel is not None:
@@ -172,12 +195,15 @@ def _intact(site: Path, journal: Journal) -> set[str]:
     return whole
 
 
-def _changes(wheel: Installed, delta: Delta, folder: Path, work: Path, runner: Runner) -> dict[str, Content]:
+def _changes(  # noqa: PLR0917  # all of them differ in type
+    wheel: Installed, delta: Delta, folder: Path, off: str, work: Path, runner: Runner
+) -> dict[str, Content]:
     """Return what becomes of the files of an installed wheel."""
     part, site = delta.parts[wheel.project], wheel.site
     changes: dict[str, Content] = {name: delta.file(folder, name).read_bytes() for name in part.new}
     module = f"{wheel.project}/version.py"
-    changes[module] = replaced_version_module((site / module).read_bytes(), part.patched)
+    switch = _SWITCH.format(off).encode() if wheel.project == "torch" and off else b""
+    changes[module] = replaced_version_module((site / module).read_bytes(), part.patched) + switch
     if wheel.project == "torch" and part.overlay is not None:
         changes[GLOBAL_DEPS] = with_overlay(site / GLOBAL_DEPS, part.overlay, work, runner)
     stale = [path.relative_to(site).as_posix() for name in changes for path in compiled(site / name)]
@@ -208,7 +234,12 @@ def _metadata(wheel: Installed, part: Part, contents: dict[str, Content], stale:
 
 def _told(target: Target, journal: Journal, verb: str, end: str) -> Result:
     data: dict[str, object] = {"site": str(target.site), **journal.about}
-    return Result(f"{target.site} {verb} {_found(target)} {end}".rstrip(), data)
+    return Result(f"{target.site} {verb} {_found(target)}{_without(journal)} {end}".rstrip(), data)
+
+
+def _without(journal: Journal) -> str:
+    off = journal.about.get(_OFF, "")
+    return f", without {off}" if off else ""
 
 
 def _found(target: Target) -> str:

@@ -10,10 +10,10 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castoff.build.compile import find_compiler, overlay_name, unpack_torch
+from castoff.build.compile import Compiler, find_compiler, overlay_name, unpack_torch
 from castoff.build.fetch import BaseWheel, fetch_wheel
 from castoff.build.output_folder import workplace
 from castoff.build.pipeline import apply_project, compile_plan
@@ -38,7 +38,32 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "upstream")  # recipes of pull
 _CONTAINER = "container"  # for hosts without Python packages: it runs from the tree
 
 
+@dataclass(frozen=True)
+class Package:
+    """Castoff's package, built."""
+
+    path: Path
+    plans: tuple[Plan, ...]  # of each pin
+    bases: tuple[BaseWheel, ...]  # the upstream wheels that its overlays were made for
+    compiler: Compiler | None  # what compiled them, if there was something to compile
+
+
 def build_package(request: Request, pins: Sequence[str], console: Console) -> Path:
+    """Build castoff's package, and tell the user how to install it.
+
+    Args and errors are those of `make_package`.
+
+    Returns:
+        The wheel.
+    """
+    path = make_package(request, pins, console).path
+    console.result(
+        f"built {path} ({path.stat().st_size / 1e6:.1f} MB)\ninstall it: pip install {path}", {"out": str(path)}
+    )
+    return path
+
+
+def make_package(request: Request, pins: Sequence[str], console: Console) -> Package:
     """Build castoff's package.
 
     Args:
@@ -47,11 +72,12 @@ def build_package(request: Request, pins: Sequence[str], console: Console) -> Pa
         console: Reports progress.
 
     Returns:
-        The wheel.
+        It, and what went in.
 
     Raises:
         CastoffError: What went wrong; the output folder is unchanged.
     """
+    made = []
     with workplace(request.out.absolute(), TARGET, console) as place:
         context = Context(Cache(cache_root(), console), Runner(place.logs, console), console)
         with tempfile.TemporaryDirectory(prefix="work-", dir=place.folder) as name:
@@ -60,14 +86,16 @@ def build_package(request: Request, pins: Sequence[str], console: Console) -> Pa
             for pin in pins:
                 work = Path(name) / pin
                 work.mkdir()
-                _add_delta(replace(request, pin=pin, target="cpu"), content / TREE / FOLDER, work, context)
+                one = replace(request, pin=pin, target="cpu")
+                made.append(_add_delta(one, content / TREE / FOLDER, work, context))
             with console.step("pack", f"castoff {release_number(request.root / 'CHANGELOG.md')}"):
                 wheel = _pack(content, request.root, place.folder)
-    path = place.target / wheel.name
-    console.result(
-        f"built {path} ({path.stat().st_size / 1e6:.1f} MB)\ninstall it: pip install {path}", {"out": str(path)}
+    return Package(
+        path=place.target / wheel.name,
+        plans=tuple(plan for plan, _, _ in made),
+        bases=tuple(base for _, bases, _ in made for base in bases),
+        compiler=next((compiler for _, _, compiler in made if compiler is not None), None),
     )
-    return path
 
 
 def _copy_tree(root: Path, package: Path) -> None:
@@ -83,8 +111,10 @@ def _copy_tree(root: Path, package: Path) -> None:
             shutil.copyfile(root / name, target)
 
 
-def _add_delta(request: Request, deltas: Path, work: Path, context: Context) -> None:
-    """Make the delta of one pin."""
+def _add_delta(
+    request: Request, deltas: Path, work: Path, context: Context
+) -> tuple[Plan, list[BaseWheel], Compiler | None]:
+    """Make the delta of one pin; return what it was made from."""
     console = context.console
     with console.step("pin", request.pin):
         plan = plan_build(request, context.runner)
@@ -111,6 +141,7 @@ def _add_delta(request: Request, deltas: Path, work: Path, context: Context) -> 
             files.update(members)
         delta = Delta(plan.pin.name, plan.version, plan.pin.cxx11_abi, parts)
         write_delta(deltas, delta, sorted(files.items()))
+    return plan, list(bases.values()), compiler
 
 
 def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes], overlay: str | None) -> Part:

@@ -151,6 +151,11 @@ class PinFile(Model):
     """What a device needs beside the wheels, if that is still available."""
     tpu: TpuTable | None = None
     """The same by hash, for TPUs."""
+    companions: dict[Annotated[str, matching(r"[a-z][a-z0-9-]*", "the name of a package")], Version] = Field(
+        default_factory=dict
+    )
+    """Other packages of upstream's that are compiled against torch: the release of each that works with this one,
+    found by trying."""
     variants: dict[str, Variant]
     """The builds that upstream published, by name."""
     wheels: tuple[PinnedWheel, ...]

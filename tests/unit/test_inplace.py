@@ -26,6 +26,7 @@ from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, parse_record, record_digest, write_record
 from castoff.inplace import commands
+from castoff.inplace.choice import left_out
 from castoff.inplace.commands import describe, install, uninstall
 from castoff.inplace.delta import FOLDER, Delta, Part, read_deltas, write_delta
 from castoff.inplace.package import build_package
@@ -528,3 +529,73 @@ def test_the_package_gives_what_the_wheels_give(full_tree: Tree, console: Consol
         ]
         assert rows[0] == rows[1]
     assert json.loads((deltas / "2.9" / "delta.json").read_text())["castoff"] == "castoff.3"
+
+
+def test_topics_that_are_left_out_are_off_by_default(place: Place) -> None:
+    """By the environment of the process, before torch loads a library; and it is all gone again afterwards."""
+
+    def put(*names: str) -> str:
+        deltas = read_deltas(place.deltas)
+        return install(place.target, deltas, place.deltas, place.console, place.runner, left_out=lambda pin: names).text
+
+    module = place.site / "torch" / "version.py"  # torch imports it first
+
+    def disabled(**environment: str) -> str:
+        program = "import os, runpy, sys; runpy.run_path(sys.argv[1]); print(os.environ.get('CASTOFF_DISABLE'))"
+        return subprocess.check_output([sys.executable, "-c", program, module], env=environment, text=True).strip()
+
+    before = snapshot(place.site)
+    assert put("one", "two").endswith(", without one,two")
+    assert disabled() == "one,two"
+    assert disabled(CASTOFF_DISABLE="") == "" and disabled(CASTOFF_DISABLE="three") == "three"
+    assert "without one,two" in place.state()
+    version = parse_record((place.site / "torch-2.9.0+castoff.3.dist-info" / "RECORD").read_bytes())
+    (row,) = [row for row in version if row.path == "torch/version.py"]
+    assert row.digest == record_digest(module.read_bytes())
+
+    assert put("one", "two").endswith("already")
+    place.offer("castoff.4")
+    assert place.install().endswith("without one,two") and disabled() == "one,two"  # a later castoff keeps the choice
+    assert put("two").endswith("without two") and disabled() == "two"
+    assert "without" not in put() and disabled() == "None"
+    place.uninstall()
+    assert snapshot(place.site) == before
+
+
+def test_a_choice_that_is_refused_changes_nothing(place: Place) -> None:
+    place.install()
+    before = snapshot(place.site)
+
+    def refuse(_pin: str) -> tuple[str, ...]:
+        raise InstallError("no such topic", expected="", found="", next_step="")
+
+    with pytest.raises(InstallError, match="no such topic"):
+        install(place.target, read_deltas(place.deltas), place.deltas, place.console, place.runner, left_out=refuse)
+    assert snapshot(place.site) == before
+
+
+def test_topics_are_chosen_with_what_they_require(tree: Tree) -> None:
+    tree.topic("kill-switch", {})
+    tree.topic("base", {}, requires='["torch/kill-switch"]')
+    tree.topic("user", {}, "torch_xla", requires='["torch/base"]')
+    tree.topic("other", {}, "torch_xla")
+    tree.topic("older", {}, pins='{"2.9" = "cannot: a reason"}')
+
+    def choose(only: str = "", without: str = "") -> tuple[str, ...]:
+        return left_out(tree.root, "2.9", only.split(), without.split())
+
+    assert choose() == ()
+    assert choose(without="other") == ("other",)
+    assert choose(only="user") == ("other",)  # base is required
+    assert choose(only="other") == ("base", "user")
+    assert choose(without="base user") == ("base", "user")
+    assert choose(only="user other", without="other") == ("other",)
+    for only, without, why in (
+        ("", "base", "user requires base"),
+        ("user", "base", "user requires base"),
+        ("", "older", "no such topic: older"),
+        ("", "kill-switch", "no such topic: kill-switch"),
+        ("nothing", "", "no such topic: nothing"),
+    ):
+        with pytest.raises(InstallError, match=why):
+            choose(only, without)

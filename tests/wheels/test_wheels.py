@@ -104,20 +104,108 @@ def test_torch_xla_holds_on_to_its_torch(tmp_path):
 @pytest.mark.parametrize("constrained", [True, False])
 def test_a_project_of_uv_locks_these_wheels_as_the_docs_say(tmp_path, constrained):
     """And without the constraints it does not: that is why they are there."""
-    (snippet,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
-    snippet = snippet.replace("dist/2.9-cpu", str(DIST))
+    snippet = toml_snippets()[0].replace("dist/2.9-cpu", str(DIST))
     for line in (DIST / "constraints.txt").read_text().split():
         assert f'"{line}"' in snippet
     if not constrained:
-        snippet = re.sub(r"(?m)^constraint-dependencies.*$", "", snippet)
+        snippet = re.sub(r"(?ms)^constraint-dependencies = \[.*?^\]$", "", snippet)
+    found = locked_by_uv(tmp_path, snippet)
+    assert ("+castoff" in found["torch"], "+castoff" in found["torch-xla"]) == (constrained, constrained)
+
+
+def toml_snippets():
+    return re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
+
+
+def locked_by_uv(folder, snippet):
+    """Lock a project that wants torch and torch_xla; return the version of each package."""
     python = json.loads((DIST / "manifest.json").read_text())["python"]
     project = f'[project]\nname = "train"\nversion = "0"\nrequires-python = "=={python}.*"\n'
-    (tmp_path / "pyproject.toml").write_text(f'{project}dependencies = ["torch", "torch_xla"]\n\n{snippet}')
+    (folder / "pyproject.toml").write_text(f'{project}dependencies = ["torch", "torch_xla"]\n\n{snippet}')
+    environment = current_uv_environment(Runner(folder / "logs", Console()))
+    subprocess.run([tool("uv"), "lock", "--project", folder], env=environment, check=True)
+    packages = tomllib.loads((folder / "uv.lock").read_text())["package"]
+    return {package["name"]: package["version"] for package in packages}
+
+
+def test_a_release_of_these_wheels_is_installed_by_hash_from_a_file_server(tmp_path, manifest):
+    """And one flipped bit in it is found, and named."""
+    release = [*CASTOFF, "release", "--pin", PIN, "--python", manifest["python"], "--from", DIST.parent, "--dirty"]
+    subprocess.run([*release, "--out", tmp_path, "--no-verify-install"], check=True, timeout=300)
+    made = tmp_path / "release"
+    check = [*CASTOFF, "verify", "--release", made]
+    subprocess.run(check, check=True)
+
+    runner = Runner(tmp_path / "logs", Console())
+    python, uv, venv = find_interpreter(manifest["python"], runner).path, tool("uv"), tmp_path / "venv"
+    environment = {**current_uv_environment(runner), "NO_PROXY": "127.0.0.1"}
+    subprocess.run([uv, "venv", "-q", "--python", python, venv], env=environment, check=True)
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", made, "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        (address,) = re.findall(r"http://[\d.:]+/", server.stdout.readline())
+        install = [uv, "pip", "install", "--no-cache", "--no-deps", "--python", venv / "bin" / "python"]
+        index = ["--default-index", f"{address}simple/", "--require-hashes", "-r", made / "requirements" / f"{PIN}.txt"]
+        subprocess.run([*install, *index], env=environment, check=True)
+    finally:
+        server.kill()
+        server.wait()
+    there = site(venv / "bin" / "python")
+    for wheel in manifest["wheels"].values():
+        with ZipFile(made / "wheels" / wheel["file"]) as archive:
+            infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        names = [name for name in infos if not name.endswith("/RECORD") and ".data/" not in name]
+        assert [name for name in names if (there / name).stat().st_size != infos[name].file_size] == []
+    shutil.rmtree(venv)
+
+    found = locked_by_uv(tmp_path, toml_snippets()[1].replace("dist/release", str(made)))
+    assert [found[name] for name in ("torch", "torch-xla")] == [
+        wheel["version"] for wheel in manifest["wheels"].values()
+    ]
+
+    (wheel,) = made.glob("wheels/torch_xla-*.whl")
+    data = bytearray(wheel.read_bytes())
+    data[len(data) // 2] ^= 1
+    wheel.unlink()  # a hard link: the bytes are those in dist
+    wheel.write_bytes(data)
+    refused = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert refused.returncode == 16 and str(wheel) in refused.stderr
+    shutil.rmtree(made)
+
+
+def test_companions_of_the_constraints_work_with_this_torch(tmp_path):
+    """Each calls an operator of its own C++, where it has any; torch stays what it is."""
+    companions = load_pin(ROOT / "pins", PIN).companions
+    made = subprocess.run(
+        [*CASTOFF, "env", "patched", tmp_path / "env", "--pin", PIN], check=True, capture_output=True, text=True
+    )
+    python = Path(made.stdout.strip())
+    (version,) = site(python).glob("torch-*.dist-info")
+    install = [tool("uv"), "pip", "install", "-q", "--python", python, "--constraint", DIST / "constraints.txt"]
     environment = current_uv_environment(Runner(tmp_path / "logs", Console()))
-    subprocess.run([tool("uv"), "lock", "--project", tmp_path], env=environment, check=True)
-    packages = tomllib.loads((tmp_path / "uv.lock").read_text())["package"]
-    found = {package["name"]: "+castoff" in package["version"] for package in packages}
-    assert (found["torch"], found["torch-xla"]) == (constrained, constrained)
+    subprocess.run([*install, "--find-links", DIST, *companions], env=environment, check=True)
+    assert version.is_dir() and {"torchvision", "torchaudio"} <= companions.keys()
+    program = "import torch\n" + "".join(
+        f"import {name}\n{COMPANIONS[name]}\nprint({name}.__version__.partition('+')[0])\n" for name in companions
+    )
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(companions.values())
+
+
+COMPANIONS = {
+    "torchvision": "torchvision.ops.nms(torch.tensor([[0.0, 0, 1, 1]]), torch.tensor([0.5]), 0.5)",
+    "torchaudio": "torchaudio.functional.lfilter(torch.rand(1, 9), torch.tensor([1, 0.2]), torch.tensor([0.5, 0.1]))",
+    "torchao": "import torchao.quantization as quantization\n"
+    "module = torch.nn.Sequential(torch.nn.Linear(32, 32))\n"
+    "quantization.quantize_(module, quantization.int8_weight_only() if hasattr(quantization, 'int8_weight_only')\n"
+    "                       else quantization.Int8WeightOnlyConfig())\n"
+    "module(torch.rand(2, 32))",
+}
 
 
 def test_an_environment_has_the_files_of_the_wheels_and_no_others():
@@ -196,6 +284,28 @@ def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_
     after = identities(stock)
     assert {path: after.get(path) for path in before} == before
     assert {path for path in after.keys() - before.keys() if path.suffix != ".pyc"} == set()
+
+    # Topics that are left out are off in both halves, unless a program says otherwise.
+    subprocess.run([castoff, "install", "--python", stock, "--topics", "graph-identity"], check=True)
+    for disable, answer in ((None, "False False"), ("exact-casts", "True True")):
+        environment_ = {**os.environ, "PJRT_DEVICE": "CPU", **({"CASTOFF_DISABLE": disable} if disable else {})}
+        said = subprocess.run(
+            [stock, "-c", KEEPS_ITS_NODE], env=environment_, check=True, capture_output=True, text=True
+        )
+        assert said.stdout.split() == answer.split()
+    subprocess.run([castoff, "uninstall", "--python", stock], check=True)
+
+
+KEEPS_ITS_NODE = """
+import torch, torch_xla
+from torch._castoff import enabled
+
+weight = torch.ones(2, requires_grad=True)
+node = lambda: weight.expand_as(weight).grad_fn.next_functions[0][0]
+before = node()
+weight.data = weight.data.bfloat16()
+print(enabled("data-setter"), node() is before)
+"""
 
 
 def installed_package(package, folder):
