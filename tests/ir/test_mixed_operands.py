@@ -176,7 +176,7 @@ WRONG_ON_STOCK = [
     *product(("pow", "atan2", "fmod", "remainder", "maximum", "minimum"), ((bf16, f16),)),
     *product(("mse_loss", "smooth_l1_loss"), ((bf16, f16),)),
     ("add_ 0-d", (bf16, f32)),
-    ("lerp 0-d", (bf16, bf16, f32)),
+    pytest.param("lerp 0-d", (bf16, bf16, f32), marks=pytest.mark.since("2.7", "a 0-d weight of lerp in any dtype")),
     ("x[mask] = 0-d", (bf16, f32)),
     ("remainder", (bf16, f32)),
     ("xlogy", (f32, bf16)),
