@@ -155,6 +155,7 @@ rest_of_2.9() {
   section 'the programs in README and docs' in_environment patched tests/docs
   section "stock wheels: the programs of docs/why.md must fail" in_environment stock --stock tests/docs
   section "the README's chart" chart
+  section 'the site' ci/site.sh "$work/site"
   local name
   for name in unused_topics graph_identity exact_casts wide_weight_grad; do
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
