@@ -152,7 +152,7 @@ rest_of_2.9() {
     --max-casts 0
   section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
   section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
-  section 'the programs in README and docs' in_environment patched tests/docs
+  section 'the programs and commands in README and docs' in_environment patched tests/docs
   section "stock wheels: the programs of docs/why.md must fail" in_environment stock --stock tests/docs
   section "the README's chart" chart
   section 'the site' ci/site.sh "$work/site"
