@@ -1,6 +1,7 @@
 """Every command in the docs is run: here as it stands, or by what commands.toml names. The rest says what it needs.
 
-The commands run in a copy of the tree, beside the programs that the docs speak of: train.py, vit.py and product.py.
+The commands run in a copy of the tree, beside the programs that the docs speak of: train.py, vit.py, product.py and
+test_casts.py.
 """
 
 import fnmatch
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^ *```(?:bash|sh|shell|console)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+PROGRAM = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\s+# .*")
 KINDS = {"run", "by", "needs", "part_of"}
 REGISTRY = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -85,6 +88,13 @@ def test_the_registry_is_true():
             assert text in (ROOT / file).read_text(encoding="utf-8"), f"{file} does not run {name}: it lacks {text!r}"
 
 
+def program(document, part):
+    """The one Python program of a document that has this part."""
+    text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    (found,) = [match[1] for match in PROGRAM.finditer(text) if part in match[1]]
+    return textwrap.dedent(found)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A copy of the tree with the programs; the wheels and the tools are the tree's own."""
@@ -96,9 +106,9 @@ def place(tmp_path_factory):
     (folder / "ENVIRONMENT").symlink_to(sys.prefix)
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     shutil.copy(ROOT / "tests" / "audit" / "vit.py", folder)
-    start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
-    program = re.search(r"^ *```python\n(.*?)^ *```$", start, re.MULTILINE | re.DOTALL)[1]
-    (folder / "product.py").write_text(re.sub("(?m)^   ", "", program), encoding="utf-8")
+    (folder / "product.py").write_text(program("start.md", "torch.mm("), encoding="utf-8")
+    test = program("audit.md", "def test_no_hidden_rounding(cast_audit)")
+    (folder / "test_casts.py").write_text(f"from train import step\n\n\n{test}", encoding="utf-8")
     return folder
 
 
