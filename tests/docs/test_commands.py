@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^ *```(?:bash|sh|shell|console)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(?:bash|sh|shell|console)\n(.*?)^ *```$(?:\n\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+RELEASE = re.compile(r"castoff\.\d+")
 COMMENT = re.compile(r"\s+# .*")
 KINDS = {"run", "by", "needs", "part_of"}
 REGISTRY = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
@@ -44,14 +45,14 @@ if __name__ == "__main__":
 
 
 def blocks():
-    """Each block of commands in the docs: where it is, and its commands."""
+    """Each block of commands in the docs: where it is, its commands, and what the next block says they print."""
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             lines = match[1].replace("\\\n", " ").splitlines()
             commands = [" ".join(COMMENT.sub("", text).split()) for text in lines]
-            yield f"{path.name}:{line}", [command for command in commands if command]
+            yield f"{path.name}:{line}", [command for command in commands if command], match[2] or ""
 
 
 def entry(command):
@@ -62,22 +63,24 @@ def entry(command):
 
 
 def to_run():
-    """The blocks with what is run here, each text once."""
-    seen = set()
-    for place, commands in blocks():
+    """The blocks with what is run here, each text once, and what they print."""
+    scripts = {}
+    for place, commands, printed in blocks():
         script = "\n".join(command for command in commands if (entry(command)[1] or {}).get("run"))
-        if script and script not in seen:
-            seen.add(script)
-            yield pytest.param(script, id=place)
+        if script and (script not in scripts or printed):
+            scripts[script] = pytest.param(script, printed, id=place)
+    return list(scripts.values())
 
 
 def test_each_command_of_the_docs_is_registered():
-    unknown = [f"{place}: {command}" for place, commands in blocks() for command in commands if not entry(command)[0]]
+    unknown = [
+        f"{place}: {command}" for place, commands, _ in blocks() for command in commands if not entry(command)[0]
+    ]
     assert not unknown, "say in tests/docs/commands.toml what runs these:\n" + "\n".join(unknown)
 
 
 def test_the_registry_is_true():
-    commands = [command for _, commands in blocks() for command in commands]
+    commands = [command for _, commands, _ in blocks() for command in commands]
     used = {entry(command)[0] for command in commands}
     assert len(commands) > 40
     for name, said in REGISTRY.items():
@@ -112,11 +115,12 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("script", list(to_run()))
-def test_commands_of_the_docs(script, place):
+@pytest.mark.parametrize(("script", "printed"), to_run())
+def test_commands_of_the_docs(script, printed, place):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "VIRTUAL_ENV"))}
     environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     environment.setdefault("PJRT_DEVICE", "CPU")
     command = ["bash", "-euxo", "pipefail", "-c", script]
     done = subprocess.run(command, cwd=place, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert RELEASE.sub("castoff.N", printed) in RELEASE.sub("castoff.N", done.stdout)
