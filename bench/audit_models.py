@@ -3,8 +3,9 @@
 Audits a training step of small configurations of transformers' Llama, BERT, ViT, T5 and GPT-2, with random
 weights, in bfloat16, under autocast and in XlaFullyShardedDataParallel (bench/audited_models.py), in an
 environment with stock wheels and in one with patched wheels; there also with what castoff offers to those
-that ask. --write puts the table between the two marks in docs/audit.md; --check compares, and exits with 1 if
-they differ. Either way each conversion must be traced to its IR line, and what castoff removes must be gone.
+that ask. --write puts the table between the two marks in docs/audit.md, and casts and bytes into
+bench/measured/casts_of_models.json, from which bench/chart.py draws; --check compares, and exits with 1 if they
+differ. Either way each conversion must be traced to its IR line, and what castoff removes must be gone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from before_after import replaced
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(__file__).with_name("audited_models.py")
 DOCUMENT = ROOT / "docs" / "audit.md"
+MEASURED = ROOT / "bench" / "measured" / "casts_of_models.json"
 BEGIN = "<!-- casts of models: made by bench/audit_models.py --write -->"
 END = "<!-- casts of models: end -->"
 
@@ -75,6 +77,16 @@ def table(stock: Found, patched: Found, topics: Found) -> str:
     return "\n".join([*lines, "", END])
 
 
+def measured(stock: Found, patched: Found, topics: Found) -> str:
+    """Casts and bytes of each step, as JSON."""
+    columns = {"stock": stock, "castoff": patched, "opted in": topics}
+    rows = {
+        name: {column: {key: found[name][key] for key in ("casts", "bytes")} for column, found in columns.items()}
+        for name in stock
+    }
+    return json.dumps(rows, indent=1) + "\n"
+
+
 def cell(counts: list[int]) -> str:
     return str(counts[0]) if len(set(counts)) == 1 else " → ".join(f"{count:,}" for count in counts)
 
@@ -83,8 +95,8 @@ def main(
     *,
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels and transformers.")],
     patched: Annotated[Path, typer.Option(help="Python of one with patched wheels and transformers.")],
-    write: Annotated[bool, typer.Option("--write", help="Put the table into docs/audit.md.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the table with docs/audit.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write docs/audit.md and bench/measured/.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare with docs/audit.md and bench/measured/.")] = False,
 ) -> None:
     """Count the casts of models of transformers."""
     jobs = [(stock,), (patched,), (patched, "topics")]
@@ -95,12 +107,12 @@ def main(
     if not write and not check:
         print(new)
         return
-    old = DOCUMENT.read_text()
-    text = replaced(old, BEGIN, END, new)
-    if write:
-        DOCUMENT.write_text(text)
-    elif old != text:
-        raise SystemExit("docs/audit.md does not say what the wheels do: run bench/audit_models.py --write")
+    wanted = {DOCUMENT: replaced(DOCUMENT.read_text(), BEGIN, END, new), MEASURED: measured(*found)}
+    for path, text in wanted.items():
+        if write:
+            path.write_text(text)
+        elif path.read_text() != text:
+            raise SystemExit(f"{path.name} does not say what the wheels do: run bench/audit_models.py --write")
 
 
 if __name__ == "__main__":

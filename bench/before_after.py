@@ -15,6 +15,7 @@ import re
 import subprocess
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +26,14 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCUMENT = ROOT / "docs" / "before-after.md"
-FIRST, HEADLINE = "graph-identity", "matmul-out-dtype"
+FIRST = "graph-identity"
 INPUTS = ("xla::device_data", "prim::Constant")
-BEGIN = "<!-- before and after: made by bench/before_after.py --write -->"
-END = "<!-- before and after: end -->"
 BEGIN_FIRST = "<!-- the first example: made by bench/before_after.py --write -->"
 END_FIRST = "<!-- the first example: end -->"
 BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
 END_2_1 = "<!-- before and after on 2.1: end -->"
 SECTION = re.compile(
-    r"## \[`[^`]+`\]\(\.\./(?P<topic>[^)]+)\)\n\n(?P<title>.*?)\n\n```python\n(?P<program>.*?)\n```\n\n"
+    r"## \[`[^`]+`\]\(\.\./(?P<topic>[^)]+)\)(?: \(\d+\))?\n\n(?P<title>.*?)\n\n```python\n(?P<program>.*?)\n```\n\n"
     r"Stock:\n```\n(?P<stock>.*?)\n```\n\ncastoff:\n```\n(?P<patched>.*?)\n```",
     re.DOTALL,
 )
@@ -75,9 +74,10 @@ class Example:
         assert match is not None, f"{DOCUMENT.name} has a section of another form:\n{section}"
         return cls(Path(match["topic"]), match["title"], match["program"], match["stock"], match["patched"])
 
-    def section(self) -> str:
-        """Its section of the document."""
-        return f"## [`{self.topic.name}`](../{self.topic})\n\n{self.whole()}"
+    def section(self, number: int) -> str:
+        """Its section of the document: the `number`th of its topic's."""
+        more = f" ({number})" if number > 1 else ""
+        return f"## [`{self.topic.name}`](../{self.topic}){more}\n\n{self.whole()}"
 
     def whole(self) -> str:
         """The program and its IR, before and after."""
@@ -94,11 +94,12 @@ class Example:
             ]
         )
 
-    def row(self, anchor: str) -> str:
+    def row(self, number: int) -> str:
         """The line of the table: what only stock printed, and what only castoff did."""
+        anchor = self.topic.name + (f"-{number}" if number > 1 else "")
         stock, patched = values(self.stock), values(self.patched)
         gone, new = cell(stock - patched), cell(patched - stock)
-        return f"| [`{self.topic.name}`](docs/before-after.md#{anchor}) | {self.title} | {gone} | {new} |"
+        return f"| [`{self.topic.name}`](#{anchor}) | {self.title} | {gone} | {new} |"
 
 
 def values(printed: str) -> Counter[str]:
@@ -114,8 +115,14 @@ def cell(lines: Counter[str]) -> str:
 def document(examples: list[Example], on_2_1: str) -> str:
     """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
     head = "# Before and after\n\nEach topic's program, and its IR under stock wheels and under castoff's. "
-    head += "Made by `bench/before_after.py --write`.\n\n"
-    return head + "\n\n".join([*(example.section() for example in examples), f"## On torch 2.1\n\n{on_2_1}"]) + "\n"
+    head += f"Made by `bench/before_after.py --write`.\n\n{table(examples)}\n\n"
+    return (
+        head
+        + "\n\n".join(
+            [*(example.section(number) for example, number in numbered(examples)), f"## On torch 2.1\n\n{on_2_1}"]
+        )
+        + "\n"
+    )
 
 
 def whole(examples: list[Example], topic: str) -> str:
@@ -124,13 +131,15 @@ def whole(examples: list[Example], topic: str) -> str:
 
 def table(examples: list[Example]) -> str:
     head = ["| topic | program | only on stock | only on castoff |", "|---|---|---|---|"]
+    return "\n".join([*head, *(example.row(number) for example, number in numbered(examples))])
+
+
+def numbered(examples: list[Example]) -> Iterator[tuple[Example, int]]:
+    """Each example, and which one of its topic's it is."""
     seen: Counter[str] = Counter()
-    rows = []
     for example in examples:
-        # A second heading of one text gets -1.
-        rows.append(example.row(example.topic.name + (f"-{n}" if (n := seen[example.topic.name]) else "")))
         seen[example.topic.name] += 1
-    return "\n".join([BEGIN, "", whole(examples, HEADLINE), "", *head, *rows, "", END])
+        yield example, seen[example.topic.name]
 
 
 def present_examples() -> list[Example]:
@@ -180,8 +189,9 @@ def main(
     if not write and not check:
         print(document(examples, on_2_1))
         return
-    readme = replaced(README.read_text(), BEGIN, END, table(examples))
-    readme = replaced(readme, BEGIN_FIRST, END_FIRST, f"{BEGIN_FIRST}\n\n{whole(examples, FIRST)}\n\n{END_FIRST}")
+    readme = replaced(
+        README.read_text(), BEGIN_FIRST, END_FIRST, f"{BEGIN_FIRST}\n\n{whole(examples, FIRST)}\n\n{END_FIRST}"
+    )
     wanted = {README: readme, DOCUMENT: document(examples, on_2_1)}
     for path, text in wanted.items():
         if write:

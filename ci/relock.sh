@@ -4,6 +4,8 @@
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
 #   ci/sign.lock           what signs releases, from ci/sign.in
+#   bench/chart.lock       what the README's chart is drawn with, from bench/chart.in
+#   docs/requirements.lock what the site is built with, from docs/requirements.in
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each
 #   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions
 #   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
@@ -31,6 +33,8 @@ relist() { # list of Debian's packages, a name=version a line
 lock ci/requirements.in ci/requirements.lock
 lock ci/models.in ci/models.lock --constraint ci/requirements.lock
 lock ci/sign.in ci/sign.lock
+lock bench/chart.in bench/chart.lock
+lock docs/requirements.in docs/requirements.lock
 lock docker/tools.in docker/tools.lock
 lock docker/train.in docker/train.lock
 # shellcheck source=/dev/null

@@ -74,6 +74,16 @@ in_environment() { # kind, arguments of pytest
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
+from_lock() { # name, lock file: an environment of .venv's Python with what the file lists, by hash
+  .venv/bin/uv venv --quiet --clear --python .venv/bin/python "$work/$1"
+  .venv/bin/uv pip install --quiet --python "$work/$1/bin/python" --require-hashes --requirement "$2"
+}
+
+chart() {
+  from_lock chart bench/chart.lock
+  "$work/chart/bin/python" bench/chart.py --check
+}
+
 make_compiler() { # exports CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
   local lines line
   lines=$(.venv/bin/castoff tpu environment)
@@ -142,7 +152,10 @@ rest_of_2.9() {
     --max-casts 0
   section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
   section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
-  section 'the programs in the docs' in_environment patched tests/docs
+  section 'the programs and commands in README and docs' in_environment patched tests/docs
+  section "stock wheels: the programs of docs/why.md must fail" in_environment stock --stock tests/docs
+  section "the README's chart" chart
+  section 'the site' ci/site.sh "$work/site"
   local name
   for name in unused_topics graph_identity exact_casts wide_weight_grad; do
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
@@ -158,7 +171,7 @@ before_and_after() {
   local on_2_1=()
   [[ ! -d $work/patched-2.1 ]] ||
     on_2_1=(--stock-2.1 "$work/stock-2.1/bin/python" --patched-2.1 "$work/patched-2.1/bin/python")
-  section 'README: before and after' .venv/bin/python bench/before_after.py --check \
+  section 'README and docs: before and after' .venv/bin/python bench/before_after.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python" "${on_2_1[@]}"
 }
 

@@ -174,7 +174,7 @@ def _expects_ir(test: ast.FunctionDef) -> bool:
 def _example(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
     if topic.kind != "never" and not (topic.folder / "example.py").is_file():
         yield (
-            "example.py, the program that the README shows before and after",
+            "example.py, the program that docs/before-after.md shows",
             "no such file",
             "Write the smallest program that shows the difference.",
         )

@@ -1,0 +1,144 @@
+"""The README's chart, from the numbers in bench/measured/.
+
+    python bench/chart.py --write|--check
+
+Draws docs/images/gains-light.svg and gains-dark.svg: the error of a weight's gradient (measured by
+bench/wide_weight_grad.py), and the casts of a training step of five models and the bytes that they move (by
+bench/audit_models.py), with stock wheels, castoff's, and castoff's with what one opts into. --check exits with 1 if
+the files are others. Runs where bench/chart.lock is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+from matplotlib import pyplot as plt
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "bench" / "measured"
+IMAGES = ROOT / "docs" / "images"
+COLUMNS = ("stock", "castoff", "opted in")
+MODE = "bf16"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours that can be told apart by those who see fewer."""
+
+    text: str
+    grid: str
+    bars: tuple[str, str, str]  # of COLUMNS
+
+
+THEMES = {
+    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00")),
+    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00")),
+}
+
+
+def casts(key: str) -> dict[str, list[float]]:
+    """Casts, or the KiB that they move, of each model in COLUMNS."""
+    rows = json.loads((MEASURED / "casts_of_models.json").read_text())
+    unit = 1024 if key == "bytes" else 1
+    return {
+        name.removesuffix(f" | {MODE}"): [row[column][key] / unit for column in COLUMNS]
+        for name, row in rows.items()
+        if name.endswith(f" | {MODE}")
+    }
+
+
+def errors() -> list[float]:
+    """The error of a weight's gradient in COLUMNS."""
+    measured = json.loads((MEASURED / "weight_grad_error.json").read_text())
+    return [
+        measured["stock"]["bfloat16 gradients"],
+        measured["castoff"]["bfloat16 gradients"],
+        measured["castoff"]["float32 gradients"],
+    ]
+
+
+def draw_errors(axes: Any, theme: Theme) -> None:
+    """A bar a column, on a logarithmic scale."""
+    axes.set_title("Weight gradient error", loc="left")
+    axes.set_yscale("log")
+    for at, (column, error) in enumerate(zip(COLUMNS, errors(), strict=True)):
+        axes.bar(at, error, color=theme.bars[at], width=0.75)
+        label = axes.text(at, error * 1.25, f"{error:.1e}", ha="center", va="bottom", fontsize=8)
+        label.set_gid(f"error/{column}")
+    axes.set_ylim(1e-8, 1e-1)
+    axes.set_xticks([])
+    axes.set_xlabel("a linear layer, 64 micro-batches,\nrelative to float64", fontsize=8)
+
+
+def draw_casts(axes: Any, theme: Theme, key: str, title: str) -> None:
+    """For each model a bar a column."""
+    axes.set_title(title, loc="left")
+    rows = casts(key)
+    for at, (model, values) in enumerate(rows.items()):
+        for number, value in enumerate(values):
+            place = at + (number - 1) * 0.28
+            axes.bar(place, value, color=theme.bars[number], width=0.26)
+            label = axes.text(place, value, f" {value:,.0f}", ha="center", va="bottom", rotation=90, fontsize=7)
+            label.set_gid(f"{key}/{model}/{COLUMNS[number]}")
+    axes.set_xticks(range(len(rows)), [name.replace(", tied", "") for name in rows], fontsize=8)
+    axes.margins(y=0.15)
+
+
+def draw(theme: Theme) -> str:
+    """The chart as SVG, the same bytes each time."""
+    settings = {
+        "svg.fonttype": "none",  # text stays text: readable by programs, and by our test
+        "svg.hashsalt": "castoff",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titleweight": "bold",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "grid.color": theme.grid,
+        **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], theme.text),
+        "axes.edgecolor": theme.grid,
+    }
+    with mpl.rc_context(settings):
+        figure, axes = plt.subplots(1, 3, figsize=(10, 3.3), width_ratios=(1, 2, 2), layout="constrained")
+        draw_errors(axes[0], theme)
+        draw_casts(axes[1], theme, "casts", "Casts in a bfloat16 training step")
+        draw_casts(axes[2], theme, "bytes", "KiB that they move")
+        bars = [plt.Rectangle((0, 0), 1, 1, color=color) for color in theme.bars]
+        names = ["stock torch_xla", "castoff, by default", "castoff, opted in"]
+        figure.legend(bars, names, loc="outside lower center", ncols=3, frameon=False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": "bench/chart.py"})
+        plt.close(figure)
+    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+
+
+def main() -> None:
+    """Draw in each theme, and write or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true")
+    action.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    for name, theme in THEMES.items():
+        path, text = IMAGES / f"gains-{name}.svg", draw(theme)
+        if options.write:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"{path.name} does not show bench/measured/: run bench/chart.py --write")
+
+
+if __name__ == "__main__":
+    main()

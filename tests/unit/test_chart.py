@@ -1,0 +1,44 @@
+"""The README's chart shows the measured numbers."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MEASURED = ROOT / "bench" / "measured"
+
+
+def shown() -> dict[str, str]:
+    """Each label that the measured numbers must give, by its name in the drawing."""
+    errors = json.loads((MEASURED / "weight_grad_error.json").read_text())
+    labels = {
+        "error/stock": f"{errors['stock']['bfloat16 gradients']:.1e}",
+        "error/castoff": f"{errors['castoff']['bfloat16 gradients']:.1e}",
+        "error/opted in": f"{errors['castoff']['float32 gradients']:.1e}",
+    }
+    for name, row in json.loads((MEASURED / "casts_of_models.json").read_text()).items():
+        model, mode = name.split(" | ")
+        if mode == "bf16":
+            for column, numbers in row.items():
+                labels[f"casts/{model}/{column}"] = f"{numbers['casts']:,}"
+                labels[f"bytes/{model}/{column}"] = f"{numbers['bytes'] / 1024:,.0f}"
+    return labels
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_chart_shows_what_was_measured(theme: str) -> None:
+    tree = ET.parse(ROOT / "docs" / "images" / f"gains-{theme}.svg")
+    drawn = {
+        group.get("id"): "".join(group.itertext()).strip()
+        for group in tree.iter("{http://www.w3.org/2000/svg}g")
+        if "/" in group.get("id", "")
+    }
+    assert drawn == shown()
+    assert len(drawn) == 3 + 2 * 5 * 3
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_readme_has_the_chart(theme: str) -> None:
+    assert f"docs/images/gains-{theme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
