@@ -449,6 +449,7 @@ def highest_precision():
 @has_out_dtype
 @fails_on_stock
 @pytest.mark.filterwarnings("ignore:Setting mat mul precision")
+@pytest.mark.since("2.8", "set_mat_mul_precision")
 def test_every_dot_has_the_precision_that_is_set(highest_precision):
     a, b, g = random(4, 8), random(8, 6), random(4, 6, dtype=f32)
     leaves = leaf(a), leaf(b)

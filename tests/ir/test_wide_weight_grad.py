@@ -173,7 +173,7 @@ return %3
 
 
 @fails_on_stock
-@pytest.mark.since("2.7", "a padding_idx that is an integer in the graph")
+@pytest.mark.since("2.8", "a padding_idx that is an integer in the graph")
 def test_embedding_scatters_in_float32():
     w, ids = wide(numbers(10, 4)), on_device(torch.arange(6))
     F.embedding(ids, w).backward(on_device(numbers(6, 4)))
