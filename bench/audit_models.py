@@ -86,7 +86,10 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Put the table into docs/audit.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the table with docs/audit.md.")] = False,
 ) -> None:
-    """Count the casts of models of transformers."""
+    """.venv/bin/python bench/audit_models.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
+
+    Count the casts of models of transformers.
+    """
     jobs = [(stock,), (patched,), (patched, "topics")]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         found = list(pool.map(lambda job: audited(*job), jobs))

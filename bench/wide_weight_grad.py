@@ -68,7 +68,10 @@ def main(
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare weight gradients under stock and patched wheels: accuracy and instructions."""
+    """.venv/bin/python bench/wide_weight_grad.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare weight gradients under stock and patched wheels: accuracy and instructions.
+    """
     need_valgrind()
     mm, step = range(2)
     others = all_but("grad-dtype", "wide-weight-grad")
