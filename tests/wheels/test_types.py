@@ -87,7 +87,9 @@ def test_a_users_program_passes_the_type_checkers(checker, kind, tmp_path):
     if kind == "patched":
         assert not found
     else:
-        assert {(name, line) for name, line, _ in found} == marked, sorted(found)
+        lines = {(name, line) for name, line, _ in found}
+        # In torch 2.1's own types a Parameter may have any attribute.
+        assert lines and lines <= marked if PIN == "2.1" else lines == marked, sorted(found)
 
 
 def test_dir_and_help_show_what_the_topics_add(tmp_path):
