@@ -36,11 +36,12 @@ show_progress() { # standard input: what pip says. A line a package on a termina
   total=$(grep -c '^[a-z0-9].*==' "$lock")
   while IFS= read -r line; do
     case $line in
-      Collecting\ *)
+      Collecting\ * | Processing\ *) # a name from an index, a file from a folder
         count=$((count + 1))
-        line=${line#Collecting }
+        line=${line#* }
+        line=${line%%[ ;]*}
         if [[ -t 2 ]]; then
-          printf '\r\033[K         package %d of %d: %s' "$count" "$total" "${line%%[ ;]*}" >&2
+          printf '\r\033[K         package %d of %d: %s' "$count" "$total" "${line##*/}" >&2
         elif ((count % 20 == 0)); then
           echo "         $count of $total packages" >&2
         fi
