@@ -31,6 +31,29 @@ wanted=$(cat "$lock" <(echo "$venv") | sha256sum | cut -d' ' -f1)
 
 is_ready() { [[ -f $venv/made-from && $(<"$venv/made-from") == "$wanted" ]]; }
 
+show_progress() { # standard input: what pip says. A line a package on a terminal, in place; elsewhere some lines
+  local line count=0 total
+  total=$(grep -c '^[a-z0-9].*==' "$lock")
+  while IFS= read -r line; do
+    case $line in
+      Collecting\ * | Processing\ *) # a name from an index, a file from a folder
+        count=$((count + 1))
+        line=${line#* }
+        line=${line%%[ ;]*}
+        if [[ -t 2 ]]; then
+          printf '\r\033[K         package %d of %d: %s' "$count" "$total" "${line##*/}" >&2
+        elif ((count % 20 == 0)); then
+          echo "         $count of $total packages" >&2
+        fi
+        ;;
+      Installing\ collected*)
+        [[ ! -t 2 ]] || printf '\r\033[K' >&2
+        echo "         installing $total packages" >&2
+        ;;
+    esac
+  done
+}
+
 make_venv() {
   local found
   found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || found=none
@@ -39,13 +62,13 @@ make_venv() {
     *) fail 19 'castoff needs a newer Python' 'CPython 3.11 or later' "$python is $found" \
       'Install one, or name it: PYTHON=python3.11 ./build.sh …' ;;
   esac
-  echo 'venv     making .venv from ci/requirements.lock (once)' >&2
+  echo 'venv     making .venv, once: the tools of the build and its tests, from ci/requirements.lock' >&2
   rm -rf "$venv"
   "$python" -m venv "$venv" >"$venv.log" 2>&1 ||
     fail 19 '.venv could not be made' "$python -m venv works" "$(tail -n 5 "$venv.log")" \
       'Install the venv module (Debian and Ubuntu: apt-get install python3-venv).'
   "$venv/bin/python" -m pip install --require-hashes --only-binary=:all: --disable-pip-version-check \
-    --no-input -r "$lock" >"$venv.log" 2>&1 ||
+    --no-input --progress-bar off -r "$lock" 2>&1 | tee "$venv.log" | show_progress ||
     fail 11 'the build tools could not be installed' 'pip installs ci/requirements.lock' \
       "$(tail -n 5 "$venv.log")" "Check the network and pip's index (pip config list). The whole log: $venv.log"
   # castoff itself runs from this tree: no package to build, nothing to fetch.
@@ -56,6 +79,7 @@ pathlib.Path(sysconfig.get_path("purelib"), "castoff.pth").write_text(sys.argv[1
   chmod +x "$venv/bin/castoff"
   rm -f "$venv.log"
   echo "$wanted" >"$venv/made-from"
+  echo "         $SECONDS s" >&2
 }
 
 # Every build that uses .venv holds its lock, shared, until the end (the descriptor stays open across
@@ -75,4 +99,4 @@ if ! is_ready; then
   flock --shared 9
 fi
 
-exec "$venv/bin/castoff" build "$@"
+CASTOFF_CALLED_AS=./build.sh exec "$venv/bin/castoff" build "$@"

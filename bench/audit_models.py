@@ -98,7 +98,10 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Write docs/audit.md and bench/measured/.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with docs/audit.md and bench/measured/.")] = False,
 ) -> None:
-    """Count the casts of models of transformers."""
+    """.venv/bin/python bench/audit_models.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
+
+    Count the casts of models of transformers.
+    """
     jobs = [(stock,), (patched,), (patched, "topics")]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         found = list(pool.map(lambda job: audited(*job), jobs))

@@ -172,7 +172,10 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Put the result into README.md and docs/.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the result with README.md and docs/.")] = False,
 ) -> None:
-    """Show what each topic changes in the IR."""
+    """.venv/bin/python bench/before_after.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
+
+    Show what each topic changes in the IR.
+    """
     paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: (path.parent.name, path))
     if only and not any(path.parent.name == only for path in paths):
         raise SystemExit(f"expected a topic with an example.py, found {only!r}")

@@ -81,7 +81,10 @@ def main(
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare the tracing of a transformer's training step under stock and patched wheels."""
+    """.venv/bin/python bench/exact_casts.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare the tracing of a transformer's training step under stock and patched wheels.
+    """
     results = measure(stock, patched)
     if as_json:
         print(json.dumps({"results": [asdict(result) for result in results]}))

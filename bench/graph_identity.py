@@ -80,7 +80,10 @@ def main(
     limit: Annotated[float, typer.Option(help="The highest ratio of a step's instructions allowed.")] = 1.015,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare keys and compilations under stock and patched wheels."""
+    """.venv/bin/python bench/graph_identity.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare keys and compilations under stock and patched wheels.
+    """
     measured = measure(stock, patched)
     problems = measured.problems(limit)
     if as_json:

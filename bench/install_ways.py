@@ -1,5 +1,7 @@
 """Seconds and megabytes of each way to castoff, and of stock's installation beside them; for docs/install.md.
 
+    .venv/bin/python bench/install_ways.py --pin 2.9
+
 Needs the wheels in dist and upstream's in castoff's cache, where a build has put them. What else the wheels require is
 not installed: it is the same for all. It prints a table; nothing is downloaded but what castoff's package requires.
 """

@@ -102,7 +102,10 @@ def main(
     results: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_RESULTS", help="`castoff tpu environment` prints it.")],
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
-    """Compare a step with float32 weight gradients with stock's bfloat16 ones, on the TPU compiler."""
+    """.venv/bin/python bench/tpu_weight_grad.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare a step with float32 weight gradients with stock's bfloat16 ones, on the TPU compiler.
+    """
     programs = {
         "stock, bf16 sum": trace(stock, "narrow"),
         "stock, f32 sum": trace(stock, "buffer"),

@@ -39,7 +39,10 @@ def main(
     limit: Annotated[float, typer.Option(help="The highest ratio of instructions allowed.")] = 1.01,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare a training step that uses no topic under stock and patched wheels."""
+    """.venv/bin/python bench/unused_topics.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare a training step that uses no topic under stock and patched wheels.
+    """
     need_valgrind()
     jobs = [(python, PROGRAM, what) for what in ("instructions", "ir") for python in (stock, patched)]
     stock_count, patched_count, stock_ir, patched_ir = run_all(jobs, run)

@@ -84,7 +84,10 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Write the errors into bench/measured/.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare weight gradients under stock and patched wheels: accuracy and instructions."""
+    """.venv/bin/python bench/wide_weight_grad.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compare weight gradients under stock and patched wheels: accuracy and instructions.
+    """
     stock_errors, errors = run_all([(stock,), (patched,)], accuracy)
     if write:
         MEASURED.write_text(json.dumps({"stock": stock_errors, "castoff": errors}, indent=1) + "\n")

@@ -1,6 +1,13 @@
 """``python -m castoff``."""
 
-from castoff.cli.main import main
+import sys
+
+from castoff.core.errors import INTERRUPTED_EXIT_CODE
 
 if __name__ == "__main__":
-    main()
+    try:
+        from castoff.cli.main import main
+
+        main()
+    except KeyboardInterrupt:  # while the modules are loaded: after that the commands say what they leave
+        sys.exit(INTERRUPTED_EXIT_CODE)

@@ -1,4 +1,6 @@
-"""Checks Kubernetes manifests of the examples (check_manifests.py FILE [FILE …]).
+"""Checks Kubernetes manifests of the examples.
+
+    .venv/bin/python ci/check_manifests.py examples/cluster/jobset.yaml
 
 They are checked against the types of the JobSet API and of the Kubernetes API under it, from the JobSet
 controller's own OpenAPI document (in the package kubeflow-trainer-api). An unknown field, which a server drops

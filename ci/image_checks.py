@@ -1,5 +1,7 @@
 """The checks of ci/test_images.sh that take more than a line of shell.
 
+    .venv/bin/python ci/image_checks.py same dist/2.9-cpu OTHER/2.9-cpu
+
 same DIST DIST              the wheels are byte for byte the same
 cuda DIST                   exit status 0 if torch is a CUDA build
 builder                     the builder, made before, plans a build as a user who is not root

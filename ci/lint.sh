@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+#
+#   ci/lint.sh
+#
 # Every static check of the tree, with the tools of the lock file. ./build.sh makes them. All of them run; at the
 # end those that found something are listed.
 set -euo pipefail

@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+#
+#   ci/relock.sh
+#
 # Renew the lock files: the newest versions, each with its hashes, for every CPython that they may
 # be installed in. They name no index: the installing machine uses its own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in

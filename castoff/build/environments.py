@@ -50,7 +50,7 @@ ABOUT = {
     Kind.STOCK: "the stock wheels that they were made from, likewise",
     Kind.ORACLE: f"torch {ORACLE}, which has Tensor.grad_dtype itself",
     Kind.TPU_COMPILER: "libtpu and jaxlib of the pin",
-    Kind.TPU: "the wheels in dist/<pin>-tpu as the README installs them, with libtpu",
+    Kind.TPU: "the wheels in dist/PIN-tpu as the README installs them, with libtpu",
     Kind.TOOLS: "pytest and the like alone, to lend another environment by PYTHONPATH",
 }
 
@@ -83,6 +83,8 @@ class Environments:
                 found="one",
                 next_step="Remove it, or name another; without a name the environment is kept in castoff's cache.",
             )
+        if folder is not None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
         if kind is Kind.PATCHED:
             return self.patched(dist or self.root / "dist" / f"{pin.name}-cpu", folder)
         if kind is Kind.TPU:

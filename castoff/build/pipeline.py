@@ -37,7 +37,7 @@ from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.places import cache_root
 from castoff.core.runner import Runner
-from castoff.model.pin import PROJECTS, Pin
+from castoff.model.pin import PROJECTS, Pin, load_pin
 from castoff.model.topics import REGISTRY, registry
 
 
@@ -72,6 +72,7 @@ def build_wheels(request: Request, console: Console) -> Plan:
     Raises:
         CastoffError: What went wrong; the output folder is unchanged.
     """
+    load_pin(request.root / "pins", request.pin)  # the pin's name becomes that of folders which are removed
     with workplace(request.out.absolute(), f"{request.pin}-{request.target}", console) as place:
         runner = Runner(place.logs, console)
         with console.step("pin", f"{request.pin}, target {request.target}"):

@@ -106,4 +106,4 @@ def dry_run(request: Request, console: Console) -> None:
         "wheels": wheels,
         "out": str(plan.target),
     }
-    console.result("\n".join(rows), data)
+    console.result("\n".join([*rows, "nothing was written"]), data)

@@ -12,6 +12,7 @@ from castoff.build.pipeline import build
 from castoff.build.plan import Request, dry_run
 from castoff.build.recorded import verify_folder
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, VerboseOption
 from castoff.core.console import Console
 from castoff.core.places import ROOT
@@ -23,7 +24,7 @@ from castoff.upstream.commands import compare_upstream_tests
 app = typer.Typer()
 
 
-@app.command("build")
+@command(app, "build", "castoff build --target cpu")
 def build_command(
     target: Annotated[Target, typer.Option(help="What the wheels are for.")],
     pin: Annotated[
@@ -63,6 +64,8 @@ def build_command(
     """
     if pin is not None and len(pin) > 1 and target is not Target.PACKAGE:
         raise typer.BadParameter("only --target package takes several", param_hint="--pin")
+    if dry_run_only and target is Target.PACKAGE:
+        raise typer.BadParameter("--target package has no plan to show", param_hint="--dry-run")
     request = Request(
         target=target.value,
         pin=pin[0] if pin else DEFAULT_PIN,
@@ -81,7 +84,7 @@ def build_command(
             build(request, console)
 
 
-@app.command("verify")
+@command(app, "verify", "castoff verify dist/2.9-cpu")
 def verify_command(
     folder: Annotated[Path, typer.Argument(help="A folder that `castoff build` made, such as dist/2.9-cpu.")],
     release: Annotated[

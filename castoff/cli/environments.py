@@ -14,6 +14,7 @@ from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.build import doctor
 from castoff.build.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import (
     CallsOption,
     IndexOption,
@@ -34,7 +35,7 @@ app = typer.Typer()
 _KINDS = "".join(f"\n\n{kind.value}: {about}." for kind, about in ABOUT.items())
 
 
-@app.command("env", help=f"Make an environment in seconds, or take it from the cache, and print its Python.{_KINDS}")
+@command(app, "env", "castoff env patched", more=_KINDS)
 def env_command(
     kind: Annotated[Kind, typer.Argument(help="What is in it.")],
     folder: Annotated[
@@ -44,13 +45,13 @@ def env_command(
     pin: PinOption = DEFAULT_PIN,
     dist: Annotated[
         Path | None,
-        typer.Option(help="The folder with the patched wheels.", show_default="dist/<pin>-cpu; tpu: dist/<pin>-tpu"),
+        typer.Option(help="The folder with the patched wheels.", show_default="dist/PIN-cpu; tpu: dist/PIN-tpu"),
     ] = None,
     index: IndexOption = None,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
-    """Make an environment."""
+    """Make an environment in seconds, or take it from the cache, and print its Python."""
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         with command_context(console) as context:
             environments = Environments(context, tuple(index or ()))
@@ -58,7 +59,7 @@ def env_command(
         console.result(str(python), {"python": str(python)})
 
 
-@app.command("doctor")
+@command(app, "doctor", "castoff doctor --python ENVIRONMENT/bin/python")
 def doctor_command(
     python: Annotated[
         str | None,
@@ -88,7 +89,7 @@ def doctor_command(
         raise typer.Exit(1)
 
 
-@app.command("audit")
+@command(app, "audit", "castoff audit train.py:step --compare stock")
 def audit_command(
     program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
     meta: Annotated[

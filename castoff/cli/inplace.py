@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import JsonOption, VerboseOption
 from castoff.core.console import Console
 from castoff.core.context import command_context
@@ -29,7 +30,7 @@ EnvironmentOption = Annotated[
 ]
 
 
-@app.command("install")
+@command(app, "install", "castoff install --python ENVIRONMENT/bin/python")
 def install_command(
     python: EnvironmentOption = None,
     topics: Annotated[
@@ -64,7 +65,7 @@ def install_command(
         console.result(result.text, result.data)
 
 
-@app.command("uninstall")
+@command(app, "uninstall", "castoff uninstall --python ENVIRONMENT/bin/python")
 def uninstall_command(
     python: EnvironmentOption = None, verbose: VerboseOption = False, json_lines: JsonOption = False
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 
 import typer
+from typer.core import TyperGroup
 
 from castoff.cli import build, environments, inplace, release, topics, tpu, upstream
 from castoff.cli.boundary import boundary
@@ -16,8 +19,9 @@ from castoff.core.places import IN_PACKAGE
 
 app = typer.Typer(
     name="castoff",
-    help="Patched PyTorch and PyTorch/XLA wheels in which dtypes mean what they say.\n\n"
-    "Start with `castoff build --target cpu`: the wheels are then in dist/2.9-cpu/.",
+    help="`castoff build --target cpu`\n\n"
+    "Patched PyTorch and PyTorch/XLA wheels in which dtypes mean what they say. After the command above the wheels are "
+    "in dist/2.9-cpu/.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     add_completion=False,
@@ -52,13 +56,21 @@ if IN_PACKAGE:
             command.hidden = True
 for group in (inplace.app, build.app, release.app, topics.app, environments.app, upstream.app):
     app.add_typer(group)
-app.add_typer(tpu.app, name="tpu")
+app.add_typer(tpu.app, name="tpu", short_help="The TPU compiler, on a machine without a TPU.")
+app.add_typer(upstream.pin_app, name="pin", short_help="The pins: pairs of upstream releases to start from.")
+
+CALLED_AS = "CASTOFF_CALLED_AS"
+"""The environment variable by which ./build.sh says its name: it is `castoff build`."""
 
 
 def main() -> None:
     """Run the command line."""
     signal.signal(signal.SIGTERM, _terminate)
-    app(prog_name="castoff")
+    program = typer.main.get_command(app)
+    script = os.environ.get(CALLED_AS)
+    if script is not None and sys.argv[1:2] == ["build"] and isinstance(program, TyperGroup):
+        program.commands["build"].main(sys.argv[2:], prog_name=script)
+    program(prog_name="castoff")
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

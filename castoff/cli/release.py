@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import IndexOption, InstallOption, JsonOption, VerboseOption
 from castoff.core.console import Console
 from castoff.core.places import ROOT
@@ -17,7 +18,7 @@ from castoff.release.provenance import LOCAL_BUILDER
 app = typer.Typer()
 
 
-@app.command("release")
+@command(app, "release", "castoff release --pin 2.9 --python 3.11")
 def release_command(
     pin: Annotated[
         list[str] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import JsonOption
 from castoff.core.console import Console
 from castoff.core.context import command_context
@@ -16,31 +18,70 @@ from castoff.core.places import ROOT
 from castoff.inplace.commands import describe
 from castoff.inplace.target import find_target
 from castoff.model.lint import lint_topics
+from castoff.model.pin import pin_names
 from castoff.model.status import read_status
-from castoff.model.topics import load_topics
+from castoff.model.topics import Topic, load_topics, named
 
 app = typer.Typer()
 
 
-@app.command("topics")
-def topics_command(json_lines: JsonOption = False) -> None:
+@command(app, "topics", "castoff topics grad-dtype")
+def topics_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A topic, such as grad-dtype: show all about it.", show_default="all, one line a topic"
+        ),
+    ] = None,
+    json_lines: JsonOption = False,
+) -> None:
     """List the topics: every reason to differ from upstream, and the pins it applies to."""
     with boundary(Console(json_lines=json_lines)) as console:
-        for topic in load_topics(ROOT / "patches"):
-            pins = ", ".join(f"{pin}: {state}" for pin, state in topic.pins.items())
+        pins = pin_names(ROOT / "pins")
+        topics = load_topics(ROOT / "patches")
+        width = max(len(topic.key) for topic in topics)
+        for topic in named(topics, [name] if name else []):
             data: dict[str, object] = {
                 "name": topic.key,
                 "title": topic.title,
+                "why": topic.why.strip(),
                 "kind": topic.kind,
                 "pins": topic.pins,
                 "requires": list(topic.requires),
                 "upstream": list(topic.upstream),
                 "drop_when": topic.drop_when,
             }
-            console.result(f"{topic.key:<32} {topic.title}\n{'':<32} {topic.kind}; {pins}", data)
+            line = f"{topic.key:<{width}}  {_where(topic, pins):<15}  {topic.title}"
+            console.result(_details(topic, pins) if name else line, data)
+        if name is None and not json_lines:
+            console.note("castoff topics NAME shows all about one.")
 
 
-@app.command("lint")
+def _where(topic: Topic, pins: Sequence[str]) -> str:
+    """Return the pins that a topic applies to, in few words."""
+    own = [pin for pin in pins if topic.applies(pin)]
+    return "all pins" if own == list(pins) else " ".join(own) or "no pin"
+
+
+def _details(topic: Topic, pins: Sequence[str]) -> str:
+    """Return all that topic.toml says to people."""
+    states: dict[str, list[str]] = {}
+    for pin in pins:
+        states.setdefault(topic.pins.get(pin, "not stated"), []).append(pin)
+    separator = f"\n{'':<11}"
+    rows: tuple[tuple[str, Sequence[str]], ...] = (
+        ("kind", [topic.kind]),
+        ("pins", [f"{', '.join(where)}: {state}" for state, where in states.items()]),
+        ("requires", topic.requires),
+        ("upstream", topic.upstream),
+        ("drop when", [topic.drop_when]),
+        ("tests", topic.tests),
+    )
+    lines = [f"{label:<10} {separator.join(values)}" for label, values in rows if values]
+    return "\n".join([f"{topic.key}: {topic.title}", "", topic.why.strip(), "", *lines, ""])
+
+
+@command(app, "lint", "castoff lint")
 def lint_command(json_lines: JsonOption = False) -> None:
     """Check every topic: its reason with a link, its state on all pins, small hunks, tests that fail on stock.
 
@@ -58,7 +99,7 @@ def lint_command(json_lines: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("status")
+@command(app, "status", "castoff status")
 def status_command(
     python: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ import typer
 
 from castoff.build.environments import Environments
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import (
     CallsOption,
     IndexOption,
@@ -23,10 +24,13 @@ from castoff.core.places import ROOT
 from castoff.model.pin import DEFAULT_PIN, load_pin
 from castoff.tpu import program as tpu_program
 
-app = typer.Typer(help="The TPU compiler, on a machine without a TPU.", no_args_is_help=True)
+app = typer.Typer(
+    help="`castoff tpu compile bench/tpu_step.py:step`\n\nThe TPU compiler, on a machine without a TPU.",
+    no_args_is_help=True,
+)
 
 
-@app.command("compile")
+@command(app, "compile", "castoff tpu compile bench/tpu_step.py:step --topology v5e:2x2")
 def tpu_compile_command(
     program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
     topology: Annotated[
@@ -67,7 +71,7 @@ def tpu_compile_command(
         console.result(tpu_program.report(steps), {"topology": topology, **data})
 
 
-@app.command("environment")
+@command(app, "environment", "export $(castoff tpu environment)")
 def tpu_environment_command(
     pin: PinOption = DEFAULT_PIN, verbose: VerboseOption = False, json_lines: JsonOption = False
 ) -> None:

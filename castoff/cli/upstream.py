@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from castoff.cli.boundary import boundary
+from castoff.cli.commands import command
 from castoff.cli.options import IndexOption, JsonOption, Project, VerboseOption
 from castoff.core.console import Console
 from castoff.model.pin import DEFAULT_PIN
@@ -17,11 +18,12 @@ from castoff.upstream.new_pin import new_pin
 from castoff.upstream.stage import stage
 
 app = typer.Typer()
-pin_app = typer.Typer(help="The pins: pairs of upstream releases to start from.", no_args_is_help=True)
-app.add_typer(pin_app, name="pin")
+pin_app = typer.Typer(
+    help="`castoff pin new 2.8`\n\nThe pins: pairs of upstream releases to start from.", no_args_is_help=True
+)
 
 
-@app.command("drift")
+@command(app, "drift", "castoff drift --against 2.13")
 def drift_command(
     against: Annotated[
         str,
@@ -69,7 +71,7 @@ def drift_command(
         raise typer.Exit(1)
 
 
-@app.command("checkout")
+@command(app, "checkout", "castoff checkout --pin 2.6 --project torch /tmp/torch")
 def checkout_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where it goes: empty, or not there yet.")],
     pin: Annotated[str, typer.Option(help="The pair of upstream releases; see pins/.")] = DEFAULT_PIN,
@@ -86,7 +88,7 @@ def checkout_command(
         make(pin, project.value, folder, console)
 
 
-@app.command("refresh")
+@command(app, "refresh", "castoff refresh grad-dtype /tmp/torch")
 def refresh_command(
     topic: Annotated[str, typer.Argument(help="The topic that the edits belong to, such as grad-dtype.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The edited checkout.")],
@@ -98,7 +100,7 @@ def refresh_command(
         refresh_topic(topic, folder, console)
 
 
-@app.command("stage")
+@command(app, "stage", "castoff stage data-setter --onto /tmp/torch")
 def stage_command(
     topic: Annotated[str, typer.Argument(help="The topic to send upstream, such as grad-dtype.")],
     onto: Annotated[
@@ -158,7 +160,7 @@ def stage_command(
         )
 
 
-@pin_app.command("new")
+@command(pin_app, "new", "castoff pin new 2.8")
 def pin_new_command(
     name: Annotated[str, typer.Argument(metavar="MAJOR.MINOR", help="The releases, such as 2.8: the newest of each.")],
     index: IndexOption = None,

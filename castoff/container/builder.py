@@ -95,7 +95,12 @@ def builder_job(
     arguments, places = absolute_out(arguments)
     caches = cache_volumes(environment)
     variables.update(
-        {"PYTHONPATH": str(root), "CASTOFF_CACHE": str(cache_root()), "UV_CACHE_DIR": str(_uv_cache(environment))}
+        {
+            "PYTHONPATH": str(root),
+            "CASTOFF_CACHE": str(cache_root()),
+            "CASTOFF_CALLED_AS": "./build.sh --docker",
+            "UV_CACHE_DIR": str(_uv_cache(environment)),
+        }
     )
     variables.update({"HOME": "/tmp", "XDG_CACHE_HOME": str(xdg_cache())})  # noqa: S108  # the container's own
     for folder in [root, *places, *caches]:

@@ -220,6 +220,11 @@ _STORAGE_NEXT_STEPS = {
     errno.EROFS: "Point CASTOFF_CACHE or --out at a writable place.",
     errno.EACCES: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
     errno.EPERM: "Make it readable and writable for you, or point CASTOFF_CACHE or --out elsewhere.",
+    errno.ENOTDIR: "Correct the path: a part of it is a file, where a folder is needed.",
+    errno.EEXIST: "Correct the path: a part of it is a file, where a folder is needed.",
+    errno.EISDIR: "Correct the path: it is a folder, where a file is needed.",
+    errno.ENAMETOOLONG: "Give a shorter path.",
+    errno.ELOOP: "Correct the symbolic links on the path: they lead in a circle.",
 }
 
 

@@ -106,7 +106,7 @@ class Runner:
                     errors="replace",
                     start_new_session=True,
                 )
-            except (FileNotFoundError, PermissionError) as error:
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
                 if cwd is not None and not cwd.is_dir():
                     raise
                 raise MachineError(

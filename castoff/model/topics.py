@@ -223,6 +223,23 @@ def select(topics: tuple[Topic, ...], pin: str) -> tuple[Topic, ...]:
     return tuple(topic for topic in topics if topic.applies(pin))
 
 
+def named(topics: Sequence[Topic], names: Sequence[str]) -> tuple[Topic, ...]:
+    """Return the topics of some names, in order: "grad-dtype" or "torch/grad-dtype"; all of them without names.
+
+    Raises:
+        TopicError: There is no topic of one of the names.
+    """
+    for name in names:
+        if not any(name in (topic.key, topic.name) for topic in topics):
+            raise TopicError(
+                f"there is no topic {name}",
+                expected=f"one of {', '.join(topic.key for topic in topics)}",
+                found=name,
+                next_step="`castoff topics` lists them.",
+            )
+    return tuple(topic for topic in topics if not names or topic.key in names or topic.name in names)
+
+
 KILL_SWITCH = "kill-switch"
 """The topic of either project that holds the switch; it has none itself."""
 

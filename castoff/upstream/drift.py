@@ -23,13 +23,13 @@ from castoff.build.fetch import fetch_release
 from castoff.build.package_index import find_release
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
-from castoff.core.errors import CheckoutError, CommandError, FetchError, TopicError
+from castoff.core.errors import CheckoutError, CommandError, FetchError
 from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.tools import tool
 from castoff.model.pin import PROJECTS, Pin, load_pin, pin_names
-from castoff.model.topics import Topic, load_topics
+from castoff.model.topics import Topic, load_topics, named
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
 _VERSION_OF_TREE = {
@@ -444,7 +444,7 @@ def show_drift(
     Raises:
         CastoffError: The upstream is not available, or a topic is not known.
     """
-    topics = _chosen(load_topics(root / "patches"), names)
+    topics = named(load_topics(root / "patches"), names)
     pins = [load_pin(root / "pins", name) for name in reversed(pin_names(root / "pins"))]
     with command_context(console) as context:
         with newer_upstream(against, project, pins, indexes, context) as newer:
@@ -461,18 +461,6 @@ def show_drift(
         lines.append(f"It has no {' and no '.join(left_out)}, whose topics were not checked.")
     console.table(columns, [_row(one) for one in found], "\n".join(filter(None, lines)), data)
     return well
-
-
-def _chosen(topics: tuple[Topic, ...], names: Sequence[str]) -> tuple[Topic, ...]:
-    for name in names:
-        if not any(name in (topic.key, topic.name) for topic in topics):
-            raise TopicError(
-                f"there is no topic {name}",
-                expected=f"one of {', '.join(topic.key for topic in topics)}",
-                found=name,
-                next_step="`castoff topics` lists them.",
-            )
-    return tuple(topic for topic in topics if not names or topic.key in names or topic.name in names)
 
 
 @contextmanager

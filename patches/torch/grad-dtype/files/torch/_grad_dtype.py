@@ -14,7 +14,6 @@ from typing import Any, Optional
 
 import torch
 from torch import _castoff
-from torch.autograd import _output_grad_dtype
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 __all__ = ["copy_to_fake", "explicit"]
@@ -309,7 +308,6 @@ both raise RuntimeError. Of a non-leaf it tells what the node that made it takes
     # Dynamo traces the Python code that a setter runs, and would break the graph at the first C function.
     for function in (_assign_grad, _wrong_gradient, _run_first_uses):
         _skip_in_dynamo(function.__code__)
-    torch.autograd.function.FunctionCtx.set_output_grad_dtype = _output_grad_dtype.set_output_grad_dtype
     install = _function("install", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.py_object] * 2)
     if not install(_getset_definition("grad"), _getset_definition("_grad"), _assign_grad, None):
         raise ImportError(
@@ -320,3 +318,5 @@ both raise RuntimeError. Of a non-leaf it tells what the node that made it takes
 
 if _ENABLED:
     _install()
+else:  # it is in the class for type checkers
+    del torch.autograd.function.FunctionCtx.set_output_grad_dtype
