@@ -149,7 +149,7 @@ def make_libraries(
     context.console.note(f"compiling {len(missing)} of {len(units)} C++ files; the cache has the others")
     precompiled = folder / "precompiled" / "common.h.gch"
     by_size = sorted(missing.values(), key=lambda unit: unit.source.stat().st_size)
-    users = by_size[:-1] if precompile and len(missing) >= _MANY else []  # the largest is compiled meanwhile
+    users = by_size[:-2] if precompile and len(missing) >= _MANY else []  # the largest are compiled meanwhile
     _write_ninja(
         folder / "build.ninja", libraries, compiler, {**objects, **made}, missing, precompiled=precompiled, users=users
     )
