@@ -15,7 +15,6 @@ from tensors import leaf
 from torch._higher_order_ops.out_dtype import ALLOWABLE_OPS
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch_xla import backends
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
 DEVICE = torch_xla.device()
@@ -263,7 +262,10 @@ def test_convolutions_that_differ_in_their_window_only_are_two():
 
 @fails_on_stock
 @pytest.mark.filterwarnings("ignore:Setting mat mul precision")
+@pytest.mark.since("2.8", "set_mat_mul_precision")
 def test_convolutions_have_the_precision_that_is_set():
+    from torch_xla import backends
+
     before = backends.get_mat_mul_precision()
     x, w = leaf(random(2, 4, 9, 9)), leaf(random(4, 4, 3, 3))
     try:
@@ -550,6 +552,7 @@ def test_compiled_with_gradients(name):
 
 
 @fails_on_stock
+@pytest.mark.since("2.8", "gradients of dynamic sizes with openxla")
 def test_compiled_for_dynamic_sizes_with_gradients():
     torch._dynamo.reset()
     case, w = PRODUCTS["conv2d"], leaf(random(6, 4, 3, 3))
@@ -703,6 +706,7 @@ import numpy as np, torch, torch_xla
 import torch_xla.runtime as xr
 import torch_xla.distributed.spmd as xs
 xr.use_spmd()
+torch_xla._XLAC._xla_get_devices()  # else torch 2.7 has no queue for them in a backward pass
 device, mesh = torch_xla.device(), xs.Mesh(np.arange(4), (4,), ("model",))
 x, w = torch.randn(8, 16, 6, 6).bfloat16(), torch.randn(12, 16, 3, 3).bfloat16()
 exact = x.double().requires_grad_(), w.double().requires_grad_()
