@@ -2,7 +2,7 @@
 
 Runs graph_keys.py in an environment with stock wheels and in one with patched wheels. Exit status 1 if the tracing
 of a training step and its key take more than --limit times stock's instructions, if a node of a large graph costs
-more than one of a small graph, or if 8 training steps of an audited model compile otherwise than on stock.
+more than one of a smaller graph, or if 8 training steps of an audited model compile otherwise than on stock.
 
 Needs valgrind and g++, and transformers in both environments.
 """
@@ -23,7 +23,7 @@ from rich.table import Table
 from side_by_side import all_but, run
 
 PROGRAM = Path(__file__).with_name("graph_keys.py")
-GROWTH = 1.2  # how much more a node of the largest graph may cost than one of the smallest
+GROWTH = 1.2  # how much more a node of the largest graph may cost than one of the next
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,10 @@ class Measured:
 
     def problems(self, limit: float) -> list[str]:
         found = [] if self.ratio <= limit else [f"a step takes {self.ratio:.4f} of stock's instructions, over {limit}"]
-        if self.per_node(max(self.keys)) > GROWTH * max(self.per_node(min(self.keys)), 1):
-            found.append("a node of a large graph costs more than one of a small graph")
+        # The smallest graph's count is a tenth part noise: of the allocator, and of what torch does once.
+        smaller, largest = sorted(self.keys)[-2:]
+        if self.per_node(largest) > GROWTH * max(self.per_node(smaller), 1):
+            found.append(f"a node of {largest:,} costs more than one of {smaller:,}")
         return found + [f"{name}: {s} compilations, now {p}" for name, (s, p) in self.compilations.items() if s != p]
 
 
