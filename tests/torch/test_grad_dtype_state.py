@@ -10,6 +10,8 @@ import torch
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
+pytestmark = pytest.mark.since("2.6", "calls of castoff in copies and conversions")
+
 
 @pytest.fixture
 def module(device):
