@@ -19,6 +19,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . ci/section.sh
 # shellcheck source=ci/lanes.sh
 . ci/lanes.sh
+# shellcheck source=ci/from_lock.sh
+. ci/from_lock.sh
 # Many tests start Pythons of their own, and torch is a lot of Python to compile each time.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -74,13 +76,8 @@ in_environment() { # kind, arguments of pytest
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
-from_lock() { # name, lock file: an environment of .venv's Python with what the file lists, by hash
-  .venv/bin/uv venv --quiet --clear --python .venv/bin/python "$work/$1"
-  .venv/bin/uv pip install --quiet --python "$work/$1/bin/python" --require-hashes --requirement "$2"
-}
-
 chart() {
-  from_lock chart bench/chart.lock
+  from_lock "$work/chart" bench/chart.lock
   "$work/chart/bin/python" bench/chart.py --check
 }
 

@@ -128,6 +128,11 @@ def find_compiler(runner: Runner) -> Compiler:
     )
 
 
+def needed_compiler(topics: Sequence[Topic], runner: Runner) -> Compiler | None:
+    """Find the C++ compiler, as `find_compiler` does, if a topic has C++ sources."""
+    return find_compiler(runner) if any(topic.sources() for topic in topics) else None
+
+
 def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
     """Unpack the part of the torch wheel that compiling and checking need, once for each wheel.
 

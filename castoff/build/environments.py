@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from castoff.build.fetch import BaseWheel, fetch_wheel
+from castoff.build.fetch import BaseWheel, fetch_wheels
 from castoff.build.install import (
     Install,
     copy_environment,
@@ -238,17 +238,8 @@ class Environments:
         return make_environment(kind, parts, interpreter, about, fill=fill, context=self.context, folder=folder)
 
     def _bases(self, pin: Pin, interpreter: Interpreter, only: dict[str, str] | None) -> list[BaseWheel]:
-        return [
-            fetch_wheel(
-                pin,
-                project,
-                interpreter.version,
-                indexes=self.indexes,
-                context=self.context,
-                only=(only or {}).get(project),
-            )
-            for project in PROJECTS
-        ]
+        bases = fetch_wheels(pin, interpreter.version, indexes=self.indexes, context=self.context, only=only)
+        return list(bases.values())
 
     def _wheels(self, dist: Path) -> list[Path]:
         wheels = [path for project in PROJECTS for path in dist.glob(f"{project}-*.whl")]

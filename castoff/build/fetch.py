@@ -18,7 +18,7 @@ from castoff.core.cache import Cache
 from castoff.core.console import Advance, Console, no_advance
 from castoff.core.context import Context
 from castoff.core.errors import FetchError
-from castoff.model.pin import Pin, PinnedWheel, Variant
+from castoff.model.pin import PROJECTS, Pin, PinnedWheel, Variant
 
 _BLOCK = 1 << 20
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -113,6 +113,35 @@ def fetch_wheel(
     accepted = tuple(wheel for wheel in accepted if pin.variants[wheel.variant].index in indexes) or accepted
     version = pin.upstream(project).version
     return _fetch(_Wanted(project, version, python, pin.platform, accepted, pin.variants), indexes, context)
+
+
+def fetch_wheels(
+    pin: Pin,
+    python: str,
+    *,
+    indexes: Sequence[str],
+    context: Context,
+    only: Mapping[str, str] | None = None,
+) -> dict[str, BaseWheel]:
+    """Return the upstream wheels of both projects, by project.
+
+    Args:
+        pin: The pin.
+        python: The CPython version that they are for.
+        indexes: Package indexes to use besides those in pip's configuration.
+        context: The cache, the runner and the console.
+        only: By project, the hash of the only wheel to accept; any of the pin's if there is none.
+
+    Raises:
+        PinError: The pin has no wheel for that CPython, or none with that hash.
+        FetchError: One is not in the cache and cannot be downloaded.
+    """
+    return {
+        project: fetch_wheel(
+            pin, project, python, indexes=indexes, context=context, only=only.get(project) if only else None
+        )
+        for project in PROJECTS
+    }
 
 
 def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Context) -> BaseWheel:

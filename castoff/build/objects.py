@@ -147,7 +147,8 @@ def make_libraries(
     missing = {key: unit for key, unit in units.items() if objects[key] is None}
     made = {key: folder / "patches" / f"{unit.name}.o" for key, unit in missing.items()}
     context.console.note(f"compiling {len(missing)} of {len(units)} C++ files; the cache has the others")
-    precompiled = folder / "precompiled" / "common.h.gch"
+    common = next(iter(units.values())).headers.common
+    precompiled = folder / "precompiled" / f"{common.name}.gch"
     by_size = sorted(missing.values(), key=lambda unit: unit.source.stat().st_size)
     users = by_size[:-2] if precompile and len(missing) >= _MANY else []  # the largest are compiled meanwhile
     _write_ninja(

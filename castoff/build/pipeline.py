@@ -13,10 +13,10 @@ from castoff.build.compile import (
     Overlay,
     TorchTree,
     compile_overlays,
-    find_compiler,
+    needed_compiler,
     unpack_torch,
 )
-from castoff.build.fetch import BaseWheel, fetch_libtpu, fetch_wheel
+from castoff.build.fetch import BaseWheel, fetch_libtpu, fetch_wheels
 from castoff.build.manifest import (
     Build,
     constraints,
@@ -77,7 +77,7 @@ def build_wheels(request: Request, console: Console) -> Plan:
         runner = Runner(place.logs, console)
         with console.step("pin", f"{request.pin}, target {request.target}"):
             plan = plan_build(request, runner)
-            compiler = find_compiler(runner) if any(topic.sources() for topic in plan.topics) else None
+            compiler = needed_compiler(plan.topics, runner)
         context = Context(Cache(cache_root(), console), runner, console)
         _build(request, plan, compiler, place, context)
     return plan
@@ -86,10 +86,7 @@ def build_wheels(request: Request, console: Console) -> Plan:
 def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workplace, context: Context) -> None:
     console = context.console
     with console.step("fetch", "upstream's wheels, by hash"):
-        bases = {
-            project: fetch_wheel(plan.pin, project, plan.interpreter.version, indexes=request.indexes, context=context)
-            for project in PROJECTS
-        }
+        bases = fetch_wheels(plan.pin, plan.interpreter.version, indexes=request.indexes, context=context)
         torch = unpack_torch(bases["torch"], plan.pin, context.cache)
         libtpu = None
         if request.target == "tpu":

@@ -90,6 +90,10 @@ def install(
         OSError: It cannot be written; it is unchanged.
     """
     off = ""
+
+    def chosen(pin: str) -> str:
+        return off if left_out is None else ",".join(left_out(pin))
+
     with _changing(target, console):
         journal = read_journal(target.site)
         if journal is not None:
@@ -98,14 +102,13 @@ def install(
             others = [find_installed(target, project) for project in PROJECTS if project not in intact]
             there = [wheel for wheel in others if wheel is not None]
             pin = choose_delta(there, deltas).pin if there else journal.about["pin"]
-            wanted = off if left_out is None else ",".join(left_out(pin))
             known = journal.about["key"] in {delta.key for delta in deltas}
-            if intact == set(PROJECTS) and known and wanted == off:
+            if intact == set(PROJECTS) and known and chosen(pin) == off:
                 return _told(target, journal, "has", "already")
             console.note(f"putting back {' and '.join(sorted(intact)) or 'nothing'}, of {journal.about['castoff']}")
             restore(target.site, frozenset(intact))
         delta, wheels = check_target(target, deltas)
-        off = off if left_out is None else ",".join(left_out(delta.pin))
+        off = chosen(delta.pin)
         with tempfile.TemporaryDirectory(prefix="castoff-") as work:
             changes = {wheel.project: _changes(wheel, delta, folder, off, Path(work), runner) for wheel in wheels}
         about = {"pin": delta.pin, "castoff": delta.castoff, "key": delta.key, _OFF: off}

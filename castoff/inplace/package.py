@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castoff.build.compile import Compiler, find_compiler, overlay_name, unpack_torch
-from castoff.build.fetch import BaseWheel, fetch_wheel
+from castoff.build.compile import Compiler, needed_compiler, overlay_name, unpack_torch
+from castoff.build.fetch import BaseWheel, fetch_wheels
 from castoff.build.output_folder import workplace
 from castoff.build.pipeline import apply_project, compile_plan
 from castoff.build.plan import Plan, Request, plan_build
@@ -27,7 +27,6 @@ from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, dist_info, parse_record, record_digest, write_record
 from castoff.inplace.delta import FOLDER, Delta, Part, write_delta
 from castoff.model.changelog import release_number
-from castoff.model.pin import PROJECTS
 
 TARGET = "package"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -118,12 +117,9 @@ def _add_delta(
     console = context.console
     with console.step("pin", request.pin):
         plan = plan_build(request, context.runner)
-        compiler = find_compiler(context.runner) if any(topic.sources() for topic in plan.topics) else None
+        compiler = needed_compiler(plan.topics, context.runner)
     with console.step("fetch", "upstream's wheels, by hash"):
-        bases = {
-            project: fetch_wheel(plan.pin, project, plan.interpreter.version, indexes=request.indexes, context=context)
-            for project in PROJECTS
-        }
+        bases = fetch_wheels(plan.pin, plan.interpreter.version, indexes=request.indexes, context=context)
         torch = unpack_torch(bases["torch"], plan.pin, context.cache)
     with console.step("compile", "the overlays"):
         overlays = compile_plan(plan, compiler, torch, context)

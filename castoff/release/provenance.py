@@ -11,9 +11,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-BUILD_TYPE = "urn:castoff:build:release:v1"
-"""Described in docs/install.md."""
-
 LOCAL_BUILDER = "urn:castoff:builder:local"
 """The builder of a release that is made by hand: nobody vouches for it."""
 
@@ -39,7 +36,7 @@ class Resource(_Model):
 class BuildDefinition(_Model):
     """What was asked for, and what went in."""
 
-    build_type: Literal["urn:castoff:build:release:v1"] = "urn:castoff:build:release:v1"
+    build_type: Literal["urn:castoff:build:release:v1"] = "urn:castoff:build:release:v1"  # docs/install.md
     external_parameters: dict[str, list[str]]
     internal_parameters: dict[str, list[str]]
     resolved_dependencies: tuple[Resource, ...] = Field(min_length=1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
+from email.message import Message
 from email.parser import BytesParser
 
 from cyclonedx.model import HashAlgorithm, HashType, Property, XsUri
@@ -28,7 +29,8 @@ def sbom(wheels: Sequence[ReleasedWheel], version: str, released: date) -> str:
         released: The date of the release.
     """
     root = Component(name="castoff", type=ComponentType.APPLICATION, version=version, bom_ref=f"castoff {version}")
-    components = {wheel.path.name: _component(wheel) for wheel in wheels}
+    metadata = {wheel.path.name: BytesParser().parsebytes(wheel_metadata(wheel.path)) for wheel in wheels}
+    components = {wheel.path.name: _component(wheel, metadata[wheel.path.name]) for wheel in wheels}
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_OID, "\n".join(sorted(wheel.sha256 for wheel in wheels))),
         metadata=BomMetaData(
@@ -37,14 +39,13 @@ def sbom(wheels: Sequence[ReleasedWheel], version: str, released: date) -> str:
         components=components.values(),
     )
     bom.register_dependency(root, components.values())
-    for wheel in wheels:
-        bom.register_dependency(components[wheel.path.name], _required(wheel, wheels, components))
+    for name, component in components.items():
+        bom.register_dependency(component, [components[other] for other in _required(name, metadata)])
     return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
 
 
-def _component(wheel: ReleasedWheel) -> Component:
+def _component(wheel: ReleasedWheel, metadata: Message) -> Component:
     name, version = wheel.path.name.split("-")[:2]
-    metadata = BytesParser().parsebytes(wheel_metadata(wheel.path))
     return Component(
         name=name,
         version=version,
@@ -72,19 +73,22 @@ def _pedigree(base: Input, name: str, topics: Sequence[str]) -> Pedigree:
     return Pedigree(ancestors=[ancestor], commits=[commit], notes=f"patched by {', '.join(topics)}")
 
 
-def _required(
-    wheel: ReleasedWheel, wheels: Sequence[ReleasedWheel], components: dict[str, Component]
-) -> list[Component]:
-    """Return what a wheel requires of this very release: torch_xla requires its torch, for the same CPython."""
-    lines = BytesParser().parsebytes(wheel_metadata(wheel.path)).get_all("Requires-Dist", [])
+def _required(file: str, metadata: Mapping[str, Message]) -> list[str]:
+    """Return which wheels of this very release a wheel requires: torch_xla its torch, for the same CPython.
+
+    Args:
+        file: The name of its file.
+        metadata: Of every wheel, by file.
+    """
+    lines = metadata[file].get_all("Requires-Dist", [])
     exact = {
         (canonicalize_name(wanted.name), str(wanted.specifier).removeprefix("==")) for wanted in map(Requirement, lines)
     }
     found = []
-    for other in wheels:
-        name, version, python = other.path.name.split("-")[:3]
-        if (canonicalize_name(name), version) in exact and python == wheel.path.name.split("-")[2]:
-            found.append(components[other.path.name])
+    for other in metadata:
+        name, version, python = other.split("-")[:3]
+        if (canonicalize_name(name), version) in exact and python == file.split("-")[2]:
+            found.append(other)
     return found
 
 

@@ -27,7 +27,7 @@ from castoff.build.compile import (
     find_compiler,
     unpack_torch,
 )
-from castoff.build.fetch import BaseWheel, fetch_release, fetch_wheel
+from castoff.build.fetch import BaseWheel, fetch_release, fetch_wheels
 from castoff.build.package_index import Release, find_release
 from castoff.build.verify import newer_than, policies, verify_overlay
 from castoff.core.console import Console
@@ -286,7 +286,7 @@ def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], 
     found = Found()
     python = _python_of(set(pin.pythons))
     with context.console.step("fetch", "its wheels, by hash"):
-        bases = {project: fetch_wheel(pin, project, python, indexes=indexes, context=context) for project in PROJECTS}
+        bases = fetch_wheels(pin, python, indexes=indexes, context=context)
         torch = unpack_torch(bases["torch"], pin, context.cache)
     with context.console.step("apply", f"{len(topics)} topics"):
         _apply(pin, topics, bases, found, context)

@@ -125,11 +125,17 @@ void Validation::compare(const variable_list& grads) const {
     }
     const auto to = grads[i].scalar_type();
     const bool rounded = is_rounded(producer.get(), before_[i], to);
+    // The warning counts as a recorder while it waits, and wants nothing of other casts.
+    const bool is_recorded =
+        recorders.load(std::memory_order_relaxed) != (warning == Warning::kWaiting ? 1 : 0);
+    if (!rounded && !is_recorded) {
+      continue;
+    }
     const auto leaves = grad_dtype::leaves_behind(edges_[i]);
     if (rounded && !leaves.empty()) {
       warn_once(*producer, before_[i], to, *leaves.front());
     }
-    if (recorders.load(std::memory_order_relaxed) == (warning == Warning::kWaiting ? 1 : 0)) {
+    if (!is_recorded) {
       continue;
     }
     const auto& made_by = producer ? producer : edges_[i].function;

@@ -12,11 +12,17 @@
 namespace torch::autograd::grad_dtype {
 namespace {
 
+using Types = std::unordered_set<std::type_index>;
+
+bool is_one_of(const Types& types, const Node& node) {
+  return types.find(std::type_index(typeid(node))) != types.end();
+}
+
 // Every one views one tensor, in its dtype, and has a backward formula that takes gradients of any
 // dtype. Those that make several views of it at once put the gradients of all together.
 bool is_view(const Node& node) {
   using namespace generated;
-  static const std::unordered_set<std::type_index> views{
+  static const Types views{
       typeid(AliasBackward0),          typeid(AsStridedBackward0), typeid(DiagonalBackward0),
       typeid(ExpandBackward0),         typeid(PermuteBackward0),   typeid(ReshapeAliasBackward0),
       typeid(SelectBackward0),         typeid(SliceBackward0),     typeid(SplitBackward0),
@@ -25,7 +31,7 @@ bool is_view(const Node& node) {
       typeid(UnbindBackward0),         typeid(UnfoldBackward0),    typeid(UnsafeViewBackward0),
       typeid(UnsqueezeBackward0),      typeid(ViewBackward0),      typeid(ViewBackward0_copy),
   };
-  return node.num_outputs() == 1 && views.find(std::type_index(typeid(node))) != views.end();
+  return node.num_outputs() == 1 && is_one_of(views, node);
 }
 
 bool is_captured(Node& node) {
@@ -46,7 +52,7 @@ bool is_observed(Node& node) {
 
 bool hands_on(const Node& node) {
   using namespace generated;
-  static const std::unordered_set<std::type_index> exact{
+  static const Types exact{
       typeid(CatBackward0),           typeid(CloneBackward0), typeid(NegBackward0),
       typeid(SelectScatterBackward0), typeid(SubBackward0),   typeid(SliceScatterBackward0),
       typeid(StackBackward0),         typeid(SumBackward0),   typeid(SumBackward1),
@@ -55,7 +61,7 @@ bool hands_on(const Node& node) {
   if (const auto* sum = dynamic_cast<const AddBackward0*>(&node)) {
     return sum->alpha.equal(1);
   }
-  return is_view(node) || exact.find(std::type_index(typeid(node))) != exact.end();
+  return is_view(node) || is_one_of(exact, node);
 }
 
 const Edge* behind_views(const Edge& edge) {
