@@ -7,7 +7,7 @@
 # compiler, and on stock wheels those that must fail there.
 #
 #   --all        also everything else that CI proves: other pins, upstream's own tests, the C++ hunks, audits of
-#                models, benchmarks, the programs in README and docs
+#                models, benchmarks, types, companions, releases, the programs in README and docs
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one: "2.6 2.1" unless said otherwise,
 #                "" for none. With 2.6 the C++ hunks are proven and upstream's own tests are run.
@@ -135,6 +135,8 @@ rest_of_2.9() {
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
     in_environment oracle tests/torch/test_grad_dtype_conformance.py
+  section 'the wheels: types, companions, a second build, a release' \
+    .venv/bin/python -m pytest -q -n 2 -m slow tests/wheels
   section 'castoff audit: patched wheels' in_environment patched tests/audit
   section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
@@ -177,7 +179,7 @@ section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/uni
 for kind in patched stock; do
   section "environment: $kind" environment "$kind"
 done
-section 'the wheels' .venv/bin/python -m pytest -q -n 2 tests/wheels
+section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'patched wheels' in_environment patched tests/torch tests/ir
 section 'stock wheels: what proves a difference must fail' in_environment stock --stock --tb=native tests/ir tests/torch

@@ -7,7 +7,9 @@ of the others those run that are marked ``passes_on_stock``.
 ``fails_on_stock("2.1")`` is for what only that pin's stock wheels do not do: on the others it is ``passes_on_stock``.
 
 A module whose topic is not part of the pin in this environment is skipped, with the topic's own reason; a test
-marked ``since("2.6", what)`` where the release is older, as it lacks what the test needs.
+marked ``since("2.6", what)`` where the release is older, as it lacks what the test needs. A test marked
+``ends_the_process_on_stock("2.6")`` is not run on that pin's stock wheels: a process that ends proves a difference
+too, but takes the other tests with it.
 
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
@@ -45,10 +47,22 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "fails_on_stock(*pins): shows a difference from stock wheels (of these pins)")
     config.addinivalue_line("markers", "passes_on_stock: shows what is to be as in stock wheels")
     config.addinivalue_line("markers", "since(release, what): needs what torch has since that release")
+    config.addinivalue_line("markers", "ends_the_process_on_stock(*pins): not run on stock wheels of these pins")
     config.release = torch_release()
+    if config.getoption("--stock"):
+        do_not_shrink()
     config.no_device = why_no_tpu() if config.getoption("--device") == "tpu" else None
     if config.no_device is None:
         start_device(config.getoption("--device"))
+
+
+def do_not_shrink():
+    """On stock any failing example will do: looking for the smallest takes most of a test's time."""
+    with contextlib.suppress(ImportError):
+        import hypothesis
+
+        hypothesis.settings.register_profile("stock", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+        hypothesis.settings.load_profile("stock")
 
 
 def torch_release():
@@ -144,6 +158,11 @@ def differs_from_stock(item, release):
     return False if marker is not None or item.get_closest_marker("passes_on_stock") else None
 
 
+def ends_the_process_on_stock(item, release):
+    marker = item.get_closest_marker("ends_the_process_on_stock")
+    return marker is not None and release in marker.args
+
+
 def pytest_collection_modifyitems(config, items):
     for item in items:
         reason = why_too_old(item, config.release)
@@ -154,10 +173,16 @@ def pytest_collection_modifyitems(config, items):
     must_fail = pytest.mark.xfail(strict=True, reason="stock wheels")
     kept = [item for item in items if differs_from_stock(item, config.release) is not None]
     for item in kept:
-        if differs_from_stock(item, config.release):
+        if ends_the_process_on_stock(item, config.release):
+            item.add_marker(pytest.mark.skip(reason=f"ends the process on stock {config.release}"))
+        elif differs_from_stock(item, config.release):
             item.add_marker(must_fail)
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what the imports made lives as long as the process: collections need not look at it
 
 
 def pytest_runtest_setup(item):

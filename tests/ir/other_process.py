@@ -1,25 +1,55 @@
 """Programs of the tests that need a process of their own: another environment, another device, another library."""
 
+import functools
 import importlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE)}
+
+
+@functools.cache
+def fork_server():
+    command = [sys.executable, HERE / "fork_server.py"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def forked(*arguments, **environment):
+    """Run Python with these arguments in a fork of a process that has imported torch_xla. It has to exit with 0.
+
+    For programs that neither look at the import nor change what it reads, such as CASTOFF_DISABLE or XLA_FLAGS.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: str(Path(folder, name)) for name in ("stdout", "stderr")}
+        asked = {"arguments": [*map(str, arguments)], "environment": environment, **files}
+        server = fork_server()
+        print(json.dumps(asked), file=server.stdin, flush=True)
+        status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
+        texts = (Path(path).read_text(encoding="utf-8") for path in files.values())
+        return successful(subprocess.CompletedProcess(arguments, status, *texts))
 
 
 def completed(*arguments, **environment):
     """Run Python with these arguments, and these variables besides this process's own. It has to exit with 0."""
     path = [environment.pop("PYTHONPATH"), str(HERE)] if "PYTHONPATH" in environment else [str(HERE)]
-    result = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+    return successful(
+        subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     )
+
+
+def successful(result):
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr
     return result
 
@@ -32,7 +62,7 @@ def run(*arguments, **environment):
 
 def run_tests(module, *options, **environment):
     """Run the tests of a module in a process of its own, where all have to pass; return what pytest printed."""
-    return run("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, module, **environment)
+    return run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options, module, **environment)
 
 
 def run_with_another_xlac(directory, old, new, *program, **environment):

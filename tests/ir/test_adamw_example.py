@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from other_process import completed
+from other_process import forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adamw_bf16_wide_grads.py"
 
@@ -13,7 +13,7 @@ fails_on_stock = pytest.mark.fails_on_stock
 
 @pytest.fixture(scope="module")
 def result():
-    return json.loads(completed(EXAMPLE, "--json", "--steps", "10", "--micro-batches", "48").stdout)
+    return json.loads(forked(EXAMPLE, "--json", "--steps", "10", "--micro-batches", "48").stdout)
 
 
 @fails_on_stock

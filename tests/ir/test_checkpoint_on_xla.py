@@ -15,7 +15,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.utils.checkpoint
 from expecttest import assert_expected_inline
 from ir_text import ir
-from other_process import completed
+from other_process import completed, forked
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 dropout = torch.nn.functional.dropout
@@ -288,7 +288,7 @@ for reentrant in (True, False):
 
 @fails_on_stock
 def test_the_second_of_two_devices():
-    completed("-c", TWO_DEVICES, CPU_NUM_DEVICES="2")
+    forked("-c", TWO_DEVICES, CPU_NUM_DEVICES="2")
 
 
 FORK = """
@@ -309,7 +309,7 @@ assert not torch.xla._is_in_bad_fork()
 
 @fails_on_stock
 def test_forks():
-    completed("-c", FORK)
+    forked("-c", FORK)
 
 
 @fails_on_stock

@@ -13,7 +13,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from other_process import completed
+from other_process import forked
 from tensors import leaf, random
 from torch.autograd import forward_ad
 from torch_xla.core import xla_model as xm
@@ -493,7 +493,7 @@ print("done")
 @has_out_dtype
 @fails_on_stock
 def test_sharded_operands():
-    assert completed("-c", SPMD, CPU_NUM_DEVICES="4").stdout == "done\n"
+    assert forked("-c", SPMD, CPU_NUM_DEVICES="4").stdout == "done\n"
 
 
 @passes_on_stock

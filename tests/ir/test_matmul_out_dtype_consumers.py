@@ -199,6 +199,7 @@ class Program:
 
 
 @fails_on_stock
+@pytest.mark.ends_the_process_on_stock("2.6")
 def test_every_consumer_of_every_product_runs():
     draw = random.Random(0)
     problems = list(filter(None, (Program.drawn_by(draw).problem() for _ in range(200))))

@@ -1,18 +1,13 @@
 """Random numbers on XLA, their dtype and their seed: patches/torch_xla/random-numbers."""
 
-import os
 import re
-import subprocess
-import sys
-import textwrap
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
 from ir_text import ir
+from other_process import completed, forked
 
 DEVICE = torch_xla.device()
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
@@ -134,53 +129,40 @@ def test_manual_seed_of_the_cpu_is_as_ever():
     assert torch.equal(torch.rand(8), first)
 
 
-def output(program, **environment):
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return run.stdout.split("\n")[:-1]
-
-
 @fails_on_stock
 def test_a_seed_from_before_the_runtime_runs():
     program = """
-        import torch, torch_xla
-        torch.manual_seed({seed})
-        print(torch_xla._XLAC._xla_runtime_is_initialized())
-        print(torch.empty(2, device="xla").uniform_().tolist())
-        """
-    first, second, other = (output(program.format(seed=seed)) for seed in (7, 7, 8))
+import torch, torch_xla
+torch.manual_seed({seed})
+print(torch_xla._XLAC._xla_runtime_is_initialized())
+print(torch.empty(2, device="xla").uniform_().tolist())
+"""
+    first, second, other = (forked("-c", program.format(seed=seed)).stdout for seed in (7, 7, 8))
     assert first == second != other
-    assert first[0] == "False"
+    assert first.startswith("False\n")
 
 
 @passes_on_stock
 def test_a_forked_child_does_not_touch_the_runtime():
-    lines = output(
-        """
-        import os, torch, torch_xla
-        x = torch.rand(2, device="xla").cpu()
-        if os.fork() == 0:
-            torch.manual_seed(1)
-            print("seeded", flush=True)
-            os._exit(0)
-        os.wait()
-        """
-    )
-    assert lines == ["seeded"]
+    program = """
+import os, torch, torch_xla
+x = torch.rand(2, device="xla").cpu()
+if os.fork() == 0:
+    torch.manual_seed(1)
+    print("seeded", flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert forked("-c", program).stdout == "seeded\n"
 
 
 @passes_on_stock
 def test_switched_off():
     program = """
-        import torch, torch_xla
-        torch.manual_seed(7)
-        a = torch.rand(2, device="xla").cpu()
-        torch.manual_seed(7)
-        print(torch.equal(a, torch.rand(2, device="xla").cpu()))
-        """
-    assert output(program, CASTOFF_DISABLE="random-numbers") == ["False"]
+import torch, torch_xla
+torch.manual_seed(7)
+a = torch.rand(2, device="xla").cpu()
+torch.manual_seed(7)
+print(torch.equal(a, torch.rand(2, device="xla").cpu()))
+"""
+    assert completed("-c", program, CASTOFF_DISABLE="random-numbers").stdout == "False\n"

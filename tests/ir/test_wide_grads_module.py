@@ -127,7 +127,7 @@ def test_bad_arguments(arguments, error, message):
 
 
 @fails_on_stock
-@pytest.mark.parametrize("topic", ["wide-weight-grad", "grad-dtype", "all"])
+@pytest.mark.parametrize("topic", ["grad-dtype", "all"])
 def test_switched_off(topic):
     program = """
 import torch, torch_xla

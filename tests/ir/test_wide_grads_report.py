@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from other_process import completed
+from other_process import forked
 from tensors import random
 
 DEVICE = torch_xla.device()
@@ -193,7 +193,7 @@ def test_a_rounded_gradient_warns_once(tmp_path):
         "            (x @ Narrow.apply(module.weight)).sum().backward()\n"
         "    print([str(w.message).split('.')[0] for w in found if 'wide_grads' in str(w.message)])\n"
     )
-    lines = [line for line in completed(program).stdout.splitlines() if line.startswith("[")]
+    lines = [line for line in forked(program).stdout.splitlines() if line.startswith("[")]
     assert lines[0] == lines[2] == "[]"
     assert (
         "The gradient of a parameter of shape [8, 8] was made by NarrowBackward in BFloat16 and cast to Float"

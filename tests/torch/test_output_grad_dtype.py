@@ -755,6 +755,5 @@ assert not hasattr(w * 1, "grad_dtype")
 """
 
 
-@pytest.mark.parametrize("name", ["grad-dtype", "all"])
-def test_kill_switch(name):
-    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": name})
+def test_kill_switch():
+    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "grad-dtype"})

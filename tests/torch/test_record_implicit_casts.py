@@ -331,9 +331,8 @@ assert w.grad.tolist() == [2, 2, 2]
 """
 
 
-@pytest.mark.parametrize("name", ["grad-dtype", "all"])
-def test_kill_switch(name):
-    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": name})
+def test_kill_switch():
+    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "grad-dtype"})
 
 
 @pytest.mark.passes_on_stock

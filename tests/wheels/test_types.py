@@ -39,7 +39,10 @@ for name in sys.argv[1:]:
     found[name] = [listed, pydoc.render_doc(getattr(owner, last), renderer=pydoc.plaintext) if listed else ""]
 print(json.dumps(found))
 """
-pytestmark = pytest.mark.skipif("torch/grad-dtype" not in TOPICS, reason="no topic of this pin adds names")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("torch/grad-dtype" not in TOPICS, reason="no topic of this pin adds names"),
+]
 
 
 @functools.cache

@@ -40,6 +40,7 @@ def manifest():
     return json.loads((DIST / "manifest.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PIN != "2.9", reason="minutes long, and a matter of the build's code, not of the pin")
 def test_a_second_build_gives_the_same_bytes(tmp_path):
     """The whole build once more, warm, and in less than the 90 s that a build may take."""
@@ -128,6 +129,7 @@ def locked_by_uv(folder, snippet):
     return {package["name"]: package["version"] for package in packages}
 
 
+@pytest.mark.slow
 def test_a_release_of_these_wheels_is_installed_by_hash_from_a_file_server(tmp_path, manifest):
     """And one flipped bit in it is found, and named."""
     release = [*CASTOFF, "release", "--pin", PIN, "--python", manifest["python"], "--from", DIST.parent, "--dirty"]
@@ -177,6 +179,7 @@ def test_a_release_of_these_wheels_is_installed_by_hash_from_a_file_server(tmp_p
     shutil.rmtree(made)
 
 
+@pytest.mark.slow
 def test_companions_of_the_constraints_work_with_this_torch(tmp_path):
     """Each calls an operator of its own C++, where it has any; torch stays what it is."""
     companions = load_pin(ROOT / "pins", PIN).companions
