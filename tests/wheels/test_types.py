@@ -24,6 +24,7 @@ NAMES = {  # the objects that the topics add for users
     "torch.autograd.graph.record_implicit_casts": "torch/grad-dtype",
     "torch_xla.amp.MasterWeights": "torch_xla/wide-weight-grad",
     "torch_xla.amp.wide_grads": "torch_xla/wide-weight-grad",
+    "torch_xla.amp.wide_grads_report": "torch_xla/wide-weight-grad",
     "torch_xla.experimental.is_native_mul": "torch_xla/native-mul",
     "torch_xla.experimental.native_mul": "torch_xla/native-mul",
     "torch_xla.experimental.native_mul_context": "torch_xla/native-mul",

@@ -4,6 +4,7 @@ import torch
 import torch_xla
 from torch_xla.amp import MasterWeights  # castoff
 from torch_xla.amp import wide_grads  # castoff
+from torch_xla.amp import wide_grads_report  # castoff
 from torch_xla.experimental import is_native_mul  # castoff
 from torch_xla.experimental import native_mul  # castoff
 from torch_xla.experimental import native_mul_context  # castoff
@@ -23,6 +24,9 @@ def train(model: torch.nn.Module, inputs: torch.Tensor, steps: int) -> list[str]
         optimizer.zero_grad()
         torch_xla.sync()
     native_mul(False)
+    report = wide_grads_report(model, lambda: model(inputs).sum().backward())
+    assert_type(report.all_wide, bool)  # castoff
+    assert_type(report.parameters[0].where, tuple[str, ...])  # castoff
     assert_type(wide, list[str])  # castoff
     assert_type(optimizer, MasterWeights)
     assert_type(optimizer.optimizer, torch.optim.Optimizer)  # castoff
