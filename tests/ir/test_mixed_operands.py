@@ -436,7 +436,7 @@ def test_optimizers_with_wide_gradients(name, wide_state, foreach):
         torch.testing.assert_close(here.cpu(), cpu, rtol=4 * torch.finfo(bf16).eps, atol=1e-2)
 
 
-@fails_on_stock
+@passes_on_stock
 def test_castoff_disable_leaves_stock():
     code = """
 import torch, torch_xla

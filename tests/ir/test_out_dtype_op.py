@@ -753,7 +753,7 @@ def test_functionalization_off():
     assert done.stdout.split() == ["True", "True"]
 
 
-@fails_on_stock
+@passes_on_stock
 def test_castoff_disable_leaves_stock():
     for disabled in ("out-dtype-op", "matmul-out-dtype"):
         done = completed("-c", OFF, CASTOFF_DISABLE=disabled)
