@@ -34,5 +34,6 @@ def test_a_program_of_the_docs(program, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(program, encoding="utf-8")
     environment = {"PJRT_DEVICE": "CPU", "PYTHONPATH": str(ROOT), **os.environ}
-    result = subprocess.run([sys.executable, path], env=environment, check=False, capture_output=True, text=True)
+    command = [sys.executable, path]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -150,6 +150,21 @@ def test_new_parameters_on_another_device(module, not_warned, device):
 
 
 @pytest.mark.fails_on_stock
+def test_a_gradient_goes_along_to_another_device(module, device):
+    """With the grad_dtype that it needs. Trainers move a model with its last gradients."""
+    other = torch.device("cpu" if torch.device(device).type == "xla" else "meta")
+    module.weight.grad = torch.full((2, 3), 1 + 2**-20, device=device)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        module.to(other)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert module.weight.device.type == module.weight.grad.device.type == other.type
+    assert (module.weight.dtype, module.weight.grad.dtype, module.weight.grad_dtype) == (BF16, F32, F32)
+    assert other.type == "meta" or (module.weight.grad == 1 + 2**-20).all()
+
+
+@pytest.mark.fails_on_stock
 def test_a_new_parameter_of_it_has_none(module):
     """As in torch 2.10 and later: it is another leaf."""
     assert module.weight.grad_dtype == F32

@@ -186,7 +186,7 @@ def warn_of_loss(source: torch.Tensor, leaf: Optional[torch.Tensor] = None) -> N
 
 
 def copy_with_gradient(source: torch.Tensor, leaf: torch.Tensor) -> None:
-    """``leaf``, a deep copy of ``source``, takes over a grad_dtype without which it could not have the gradient."""
+    """``leaf``, a copy of ``source`` that gets its gradient too, takes over a grad_dtype that it needs for that."""
     if in_use() and source.grad is not None and source.grad.dtype != source.dtype:
         _set(leaf._cdata, _get(source._cdata))
     warn_of_loss(source, leaf)

@@ -42,9 +42,8 @@ def wide_grads(module: torch.nn.Module, dtype: torch.dtype = torch.float32, enab
 
     Call it when the parameters are on their device, in their dtype. In-place changes (``module.bfloat16()``,
     ``p.data = …``) keep a parameter's grad_dtype, with the dtype that was set. ``module.to("xla")`` from
-    another device makes new parameters, which have none, and raises if there are gradients of another dtype
-    than the parameter's; ``module.to(dtype)`` also casts the gradients that are there. Call ``zero_grad()``
-    before either, and this after it.
+    another device makes new parameters, which have none, but for those with a gradient of another dtype than their
+    own, which they take along. Call this after it.
 
     What torch.compile compiled before has the old gradient dtypes in it, so it is forgotten if any changed.
     """
