@@ -121,6 +121,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" --stock --tb=native tests/ir tests/torch
+  [[ $pin == 2.1 ]] || section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"

@@ -1,6 +1,7 @@
 """The README's chart shows the measured numbers."""
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -42,3 +43,11 @@ def test_the_chart_shows_what_was_measured(theme: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_readme_has_the_chart(theme: str) -> None:
     assert f"docs/images/gains-{theme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_has_the_errors_of_each_pin() -> None:
+    rows = re.findall(r"(?m)^\| (2\.\d)\b[^|]*\|[^|]*\| ([^|]*) \|", (ROOT / "README.md").read_text(encoding="utf-8"))
+    measured = json.loads((MEASURED / "pins.json").read_text())
+    shown = {pin: f"{errors['stock']:.1e} → {errors['castoff']:.1e}" for pin, errors in measured.items()}
+    assert {pin: text for pin, text in rows if pin in measured} == shown
+    assert all(errors["castoff"] <= 1e-6 < errors["stock"] for errors in measured.values())
