@@ -1,0 +1,61 @@
+// What a person does; each step leaves what they see then.
+ready.then(async () => {
+  const seen = { width: innerWidth, dark: matchMedia("(prefers-color-scheme: dark)").matches };
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const rows = () => all("#casts tr.row").map((row) => row.dataset.numbers);
+  const look = (name) => { seen[name] = rows(); };
+  const click = (selector) => document.querySelector(selector).click();
+  const text = (selector) => document.querySelector(selector)?.textContent ?? null;
+  const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const frame = (label) => all("#flame g.frame").find((one) => one.getAttribute("aria-label").startsWith(label + ":"));
+  const spill = () => [...all("body *")].filter((one) => !one.closest(".hidden, thead, svg") && one.getClientRects().length
+    && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 90));
+  const choose = (key, value) => {
+    const select = document.querySelector(`select[data-key="${key}"]`);
+    select.value = value;
+    select.dispatchEvent(new Event("change"));
+  };
+  const until = async (test) => { for (let at = 0; at < 200 && !test(); at += 1) await new Promise((next) => setTimeout(next, 10)); };
+
+  seen.advice = all("#todo li").map((one) => [one.dataset.topic, ...[...one.querySelectorAll("code")].map((code) => code.textContent), one.querySelector(".saves").textContent]);
+  seen.left = text("#left");
+  seen.bars = JSON.parse(document.querySelector("#totals svg").dataset.bars);
+  seen.beside = all("#beside tbody tr").map((row) => [...row.children].map((cell) => cell.textContent));
+  seen.frames = all("#flame g.frame").map((one) => one.getAttribute("aria-label"));
+  look("at first");
+  click('#unit [value="casts"]');
+  seen.bars_of_casts = JSON.parse(document.querySelector("#totals svg").dataset.bars);
+  click('#unit [value="bytes"]');
+  click('[data-sort="bytes"] button'); look("fewest bytes first");
+  seen.sorted = document.querySelector('[data-sort="bytes"]').getAttribute("aria-sort");
+  click('[data-sort="bytes"] button');
+  frame("forward").dispatchEvent(new MouseEvent("click")); look("in the forward");
+  seen.of = text("#shown");
+  frame("the step").dispatchEvent(new MouseEvent("click")); look("everywhere again");
+  frame("the step").focus(); press("ArrowDown"); press("ArrowRight");
+  seen.walked = document.activeElement.getAttribute("aria-label");
+  press("Enter"); look("by keyboard");
+  seen.stays = document.activeElement.getAttribute("aria-label") === seen.walked;
+  seen.stops = all('#flame g.frame[tabindex="0"]').length;
+  click("#clear");
+  choose("exactness", "exact round trip"); look("exact round trips");
+  click("#casts tr.row .fold");
+  seen.focus = document.activeElement.getAttribute("aria-expanded");
+  click("tr.detail summary");
+  await until(() => document.querySelector("tr.detail details pre"));
+  seen.detail = all("tr.detail p, tr.detail code, tr.detail pre span").map((one) => one.textContent);
+  seen.marked = all("tr.detail pre .it").map((one) => one.textContent);
+  seen.spill = spill();
+  seen.scroll = document.documentElement.scrollWidth;
+  seen.columns = all("#casts tr.row:first-child td").map((cell) => [cell.dataset.label, cell.getBoundingClientRect().width > 20]);
+  const found = await axe.run();
+  seen.axe = found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]);
+  seen.checked = found.passes.map((one) => one.id);
+  click("#clear"); look("all again");
+  click("#todo li button[aria-label^='Show']"); look("of the first advice");
+  click("#clear");
+  click("#integers"); look("with integers");
+  document.getElementById("search").value = "SGD";
+  document.getElementById("search").dispatchEvent(new Event("input")); look("searched");
+  parent.postMessage(btoa(encodeURIComponent(JSON.stringify(seen))), "*");
+});
