@@ -26,7 +26,7 @@ SIZE = "1200,1000"
 
 def audited(python: Path, page: Path) -> None:
     """Write the page of the step."""
-    program = ROOT / "bench" / "audited_llama.py"
+    program = "bench/audited_llama.py"
     command = [
         sys.executable,
         "-m",

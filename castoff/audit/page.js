@@ -104,7 +104,7 @@ function start(data) {
         make("meter", { min: 0, max: Math.max(total, 1), value: advice.bytes, "aria-label": `${name} saves ${share}` }),
         needs ? typed("castoff install --python PYTHON") : null, typed(advice.line),
         make("div", {}, advice.remedy),
-        make("div", { class: "saves" },
+        make("div", { class: "saves places" },
           make("span", { class: "soft mono" }, places.slice(0, 4).map((entry) => `${entry[0]} × ${entry[1].length}`).join(", ") + (places.length > 4 ? `, ${places.length - 4} more places` : "")),
           make("button", { type: "button", "aria-label": `Show them: the casts of ${name}`, onclick: () => choose({ label: `${name}: ${advice.remedy}`, match: (cast) => cast.advised && cast.topic === advice.topic && cast.remedy === advice.remedy }, true) }, "Show them"))));
     }
