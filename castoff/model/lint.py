@@ -59,9 +59,10 @@ Findings = Iterator[tuple[str, str, str]]
 def _reasons(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
     if topic.kind != "never" and not any(map(_PLACE.search, topic.upstream)):
         yield (
-            f"a link, since the topic is {'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
+            "a link to an issue, a pull request, a commit or a release, since the topic is "
+            f"{'a backport' if topic.kind == 'backport' else 'waiting for upstream'}",
             f"`upstream` of {', '.join(topic.upstream)}" if topic.upstream else "no `upstream`",
-            "Link the issue, the pull request or the release where upstream discusses it.",
+            "Link the page where upstream discusses it; if nobody has reported it, report it first, or say `never`.",
         )
 
 

@@ -81,7 +81,8 @@ class TopicFile(Model):
     kind: Literal["backport", "waiting", "never"]
     """backport: from a later release of upstream's; waiting: not upstream yet; never: not meant for upstream."""
     upstream: Annotated[tuple[Address, ...], unique] = ()
-    """The issues, pull requests and releases where upstream discusses it."""
+    """The issues, pull requests and releases where upstream discusses it. A topic that is waiting or a backport has
+    at least one link with a number or a version."""
     drop_when: Text
     """When the topic can be removed."""
     requires: Annotated[tuple[TopicKey, ...], unique] = ()
