@@ -38,7 +38,6 @@ TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_global_deps.so", "l
 _RPATHS = {"torch": "$ORIGIN", "torch_xla": "$ORIGIN/../../torch/lib"}
 
 _COMPILE_OPTIONS = (
-    "-std=c++17",
     "-O2",
     # As in upstream's own build: some inline code differs without the first; without the second torch's headers
     # include every operator, which takes a third of the time.
@@ -305,7 +304,7 @@ class _Job:
         names = {topic.folder.resolve(): topic.key for topic in self.topics} | {GLUE: "castoff"}
         headers = Headers(names, include, GLUE / "common.h")
         torch = self.torch.folder / "include"
-        options = [*_COMPILE_OPTIONS, *_options_of(self.compiler), *self._definitions()]
+        options = [f"-std={_standard(self.pin)}", *_COMPILE_OPTIONS, *_options_of(self.compiler), *self._definitions()]
         # The paths of the files must not be in the library.
         prefixes = [
             f"-ffile-prefix-map={folder}={name}" for folder, name in {**names, self.torch.folder: "torch"}.items()
@@ -337,9 +336,16 @@ class _Job:
         return [
             f"-D_GLIBCXX_USE_CXX11_ABI={self.torch.cxx11_abi}",
             f'-DCASTOFF_VERSION="{self.version}"',
-            f'-DCASTOFF_TORCH_GIT_VERSION="{self.pin.torch.commit}"',
-            f'-DCASTOFF_TORCH_XLA_GIT_VERSION="{self.pin.torch_xla.commit}"',
+            *(
+                f'-DCASTOFF_{project.upper()}_GIT_VERSION="{self.pin.upstream(project).commit}"'
+                for project in self.pin.projects
+            ),
         ]
+
+
+def _standard(pin: Pin) -> str:
+    """Return the standard of C++ that the headers of a pin's torch are written in."""
+    return "c++20" if tuple(map(int, pin.torch.version.split(".")[:2])) >= (2, 10) else "c++17"
 
 
 def _options_of(compiler: Compiler) -> list[str]:

@@ -145,7 +145,7 @@ class Environments:
             copy_environment(upstream, python)
             listed = python.parents[1] / "constraints.txt"
             listed.write_text(lock, encoding="utf-8")
-            install("tools", "--constraint", listed, *TEST_TOOLS, *pin.torch_xla.requires)
+            install("tools", "--constraint", listed, *TEST_TOOLS, *pin.requires)
             if models_text:
                 install("models", "--require-hashes", "--no-deps", "--requirement", models)
 
@@ -163,7 +163,7 @@ class Environments:
         bases = self._bases(pin, interpreter, only)
         needed = [line for base in bases for line in requirements(base.path)]
         return upstream_environment(
-            bases, [*needed, *pin.torch_xla.requires], interpreter, indexes=self.indexes, context=self.context
+            bases, [*needed, *pin.requires], interpreter, indexes=self.indexes, context=self.context
         )
 
     def oracle(self, folder: Path | None = None) -> Path:
@@ -207,7 +207,7 @@ class Environments:
             listed, own = python.parents[1] / "constraints.txt", python.parents[1] / "uv-cache"
             listed.write_text(lock, encoding="utf-8")
             ours = ["--constraint", dist / "constraints.txt", "--find-links", dist, *PROJECTS, "libtpu"]
-            install("tpu", "--cache-dir", own, "--constraint", listed, *TEST_TOOLS, *pin.torch_xla.requires, *ours)
+            install("tpu", "--cache-dir", own, "--constraint", listed, *TEST_TOOLS, *pin.requires, *ours)
             shutil.rmtree(own)
 
         interpreter = find_interpreter(None, self.context.runner, pin.pythons)
@@ -242,12 +242,14 @@ class Environments:
         return list(bases.values())
 
     def _wheels(self, dist: Path) -> list[Path]:
-        wheels = [path for project in PROJECTS for path in dist.glob(f"{project}-*.whl")]
-        if len(wheels) != len(PROJECTS):
+        described = dist / "manifest.json"
+        projects = [name for name in PROJECTS if not described.is_file() or name in read_manifest(described).wheels]
+        wheels = [path for project in projects for path in dist.glob(f"{project}-*.whl")]
+        if len(wheels) != len(projects):
             pin, _, target = dist.name.rpartition("-")
             raise MachineError(
                 f"there are no wheels in {dist}",
-                expected=f"a wheel each of {' and '.join(PROJECTS)}",
+                expected=f"a wheel each of {' and '.join(projects)}",
                 found=", ".join(wheel.name for wheel in wheels) or "none",
                 next_step=f"Build them: ./build.sh --target {target or 'cpu'} --pin {pin}",
             )
@@ -256,7 +258,7 @@ class Environments:
     def _constraints(self, pin: Pin | None) -> str:
         """Return the versions of the lock file as constraints, but for what the pin itself states."""
         lock = (self.root / "ci" / "requirements.lock").read_text(encoding="utf-8")
-        stated = {Requirement(line).name for line in (pin.torch_xla.requires if pin else ())}
+        stated = {Requirement(line).name for line in (pin.requires if pin else ())}
         rows = re.findall(r"^([\w.-]+)(==[^\\\n]+)", lock, re.MULTILINE)
         return "".join(f"{name}{rest.strip()}\n" for name, rest in rows if name not in stated)
 

@@ -18,7 +18,7 @@ from castoff.core.cache import Cache
 from castoff.core.console import Advance, Console, no_advance
 from castoff.core.context import Context
 from castoff.core.errors import FetchError
-from castoff.model.pin import PROJECTS, Pin, PinnedWheel, Variant
+from castoff.model.pin import Pin, PinnedWheel, Variant
 
 _BLOCK = 1 << 20
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -123,7 +123,7 @@ def fetch_wheels(
     context: Context,
     only: Mapping[str, str] | None = None,
 ) -> dict[str, BaseWheel]:
-    """Return the upstream wheels of both projects, by project.
+    """Return the upstream wheels of a pin, by project.
 
     Args:
         pin: The pin.
@@ -140,7 +140,7 @@ def fetch_wheels(
         project: fetch_wheel(
             pin, project, python, indexes=indexes, context=context, only=only.get(project) if only else None
         )
-        for project in PROJECTS
+        for project in pin.projects
     }
 
 

@@ -33,7 +33,6 @@ from castoff.model.pin import PROJECTS
 
 _KEPT = 16
 _KEPT_SECONDS = 24 * 3600
-_IMPORT = "import torch, torch_xla"
 _OURS = frozenset(map(canonicalize_name, PROJECTS))
 # Of an environment, what its copy has of its own.
 _OWN = (
@@ -60,10 +59,10 @@ def upstream_environment(
     indexes: Sequence[str],
     context: Context,
 ) -> Path:
-    """Return the Python of an environment with stock wheels of torch and torch_xla, made first if it is not there.
+    """Return the Python of an environment with stock wheels of a pin, made first if it is not there.
 
     Args:
-        bases: The wheels.
+        bases: The wheels, torch's first.
         requires: What they require, ``requirements`` of them and of the pin.
         interpreter: The CPython that it is to have.
         indexes: Package indexes besides pip's own.
@@ -85,7 +84,8 @@ def upstream_environment(
         shutil.rmtree(own)
         # So that its Python files are compiled once, and not in every environment made from it.
         ask = {"PJRT_DEVICE": "CPU", "PATH": os.environ.get("PATH", "")}
-        context.runner.run([python, "-c", _IMPORT], name="import", env=ask, check=False)
+        modules = ", ".join(base.pinned.project for base in bases)
+        context.runner.run([python, "-c", f"import {modules}"], name="import", env=ask, check=False)
 
     about = f"the stock wheels {' and '.join(base.path.name for base in bases)}"
     parts = [*(base.pinned.sha256 for base in bases), *needed]

@@ -17,7 +17,7 @@ from castoff.build.install import requirements
 from castoff.build.repack import PatchedWheel
 from castoff.build.verify import Verified
 from castoff.core.errors import VerifyError
-from castoff.model.pin import PROJECTS, Pin
+from castoff.model.pin import Pin
 from castoff.model.topics import Topic
 
 FORMAT = 2
@@ -67,7 +67,7 @@ def wheels_key(
     """
     parts = [pin.name, version, *(base.pinned.sha256 for base in bases), *(overlay.key for overlay in overlays)]
     parts += [f"{topic.key} {topic.content_hash(pin.name)}" for topic in topics]
-    parts += [f"{project} requires {line}" for project in PROJECTS for line in pin.upstream(project).requires]
+    parts += [f"{project} requires {line}" for project in pin.projects for line in pin.upstream(project).requires]
     parts += [file_sha256(path) for path in _sources()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -108,8 +108,7 @@ def manifest(build: Build) -> dict[str, object]:
         "python": build.python,
         "pin": {
             "name": build.pin.name,
-            "torch": build.pin.torch.commit,
-            "torch_xla": build.pin.torch_xla.commit,
+            **{project: build.pin.upstream(project).commit for project in build.pin.projects},
             "platform": build.pin.platform,
             "cxx11_abi": build.pin.cxx11_abi,
             "libtpu": build.pin.runtime and build.pin.runtime.libtpu,
@@ -181,13 +180,14 @@ def constraints(build: Build) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def install_line(target: str) -> str:
+def install_line(target: str, projects: Sequence[str]) -> str:
     """Return the command that installs an output folder, from within it.
 
     Args:
         target: The target.
+        projects: The projects whose wheels are in it.
     """
-    packages = "torch torch_xla libtpu" if target == "tpu" else "torch torch_xla"
+    packages = " ".join([*projects, "libtpu"] if target == "tpu" else projects)
     return f"pip install -c constraints.txt --find-links . {packages}"
 
 
@@ -200,7 +200,7 @@ def install_text(build: Build) -> str:
         "",
         "In this folder, in the environment of the job, on each host:",
         "",
-        f"    {install_line(build.target)}",
+        f"    {install_line(build.target, build.pin.projects)}",
         "    PJRT_DEVICE=TPU python -m castoff_doctor",
         "",
         "The second command reports problems, if there are any.",

@@ -37,7 +37,7 @@ from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.places import cache_root
 from castoff.core.runner import Runner
-from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.pin import Pin, load_pin
 from castoff.model.topics import REGISTRY, registry
 
 
@@ -50,8 +50,8 @@ def build(request: Request, console: Console) -> Path:
         The output folder.
     """
     plan = build_wheels(request, console)
-    versions = {project: plan.wheel_version(project) for project in PROJECTS}
-    line = install_line(request.target)
+    versions = {project: plan.wheel_version(project) for project in plan.pin.projects}
+    line = install_line(request.target, plan.pin.projects)
     console.result(
         f"built {plan.target}\ninstall it, from within that folder: {line}",
         {"out": str(plan.target), "versions": versions, "install": line},
@@ -135,11 +135,12 @@ def _make(
         work = Path(work_name)
         with console.step("apply", f"{len(plan.topics)} topics"):
             applied = {
-                project: apply_project(plan, project, bases[project], work, context.runner) for project in PROJECTS
+                project: apply_project(plan, project, bases[project], work, context.runner)
+                for project in plan.pin.projects
             }
         with console.step("repack", f"version {plan.wheel_version('torch')}"):
             wheels = []
-            for project in PROJECTS:
+            for project in plan.pin.projects:
                 overlay = overlays.get(project)
                 libraries: dict[str, bytes] = {}
                 if project == "torch" and overlay is not None:
@@ -187,4 +188,5 @@ def compile_plan(plan: Plan, compiler: Compiler | None, torch: TorchTree, contex
     """Return the overlays of a plan, by project; none without a compiler, since no topic needs one then."""
     if compiler is None:
         return {}
-    return compile_overlays(PROJECTS, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)
+    projects = plan.pin.projects
+    return compile_overlays(projects, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)

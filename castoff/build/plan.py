@@ -13,7 +13,7 @@ from castoff.core.interpreter import Interpreter, check_machine, find_interprete
 from castoff.core.places import ROOT, cache_root
 from castoff.core.runner import Runner
 from castoff.model.changelog import release_number
-from castoff.model.pin import PROJECTS, Pin, load_pin
+from castoff.model.pin import Pin, load_pin
 from castoff.model.topics import Topic, load_topics, select
 
 
@@ -64,7 +64,7 @@ def plan_build(request: Request, runner: Runner) -> Plan:
     check_machine()
     pin = load_pin(request.root / "pins", request.pin)
     interpreter = find_interpreter(request.python, runner, pin.pythons)
-    for project in PROJECTS:
+    for project in pin.projects:
         pin.accepted(project, interpreter.version)
     if request.target == "tpu":
         pin.libtpu_sha256(interpreter.version)
@@ -84,7 +84,7 @@ def dry_run(request: Request, console: Console) -> None:
     cache = Cache(cache_root(), console)
     rows = [f"pin      {plan.pin.name} for CPython {plan.interpreter.version}, target {request.target}"]
     wheels: dict[str, object] = {}
-    for project in PROJECTS:
+    for project in plan.pin.projects:
         accepted = plan.pin.accepted(project, plan.interpreter.version)
         kept = next((path for wheel in accepted if (path := cached_path(cache, wheel)) is not None), None)
         rows.append(f"fetch    {kept.name + ' from the cache' if kept else project + ' from the package index'}")
@@ -94,7 +94,7 @@ def dry_run(request: Request, console: Console) -> None:
     for topic in plan.topics:
         compiled = f", {len(topic.sources())} C++ source(s)" if topic.sources() else ""
         rows.append(f"apply    {topic.key}: {topic.title}{compiled}")
-    rows += [f"repack   {project} {plan.wheel_version(project)}" for project in PROJECTS]
+    rows += [f"repack   {project} {plan.wheel_version(project)}" for project in plan.pin.projects]
     tried = request.verify_install and plan.interpreter.path is not None
     rows.append(f"verify   structure, symbol versions{', installation, interposition' if tried else ' only'}")
     rows.append(f"write    {plan.target}")

@@ -1,10 +1,11 @@
 """A script for the scratch environment: prints which torch it has and where its call slots point.
 
-Its argument is a file with JSON ``{library: {symbol: [offset, …]}}``; the last line of
-standard output is the answer. The loader has filled the slots: LD_BIND_NOW is set.
+Its argument is a file with JSON ``{"projects": [name, …], "slots": {library: {symbol: [offset, …]}}}``;
+the last line of standard output is the answer. The loader has filled the slots: LD_BIND_NOW is set.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -30,22 +31,17 @@ def main() -> None:
     """Answer the question in the file."""
     with open(sys.argv[1], encoding="utf-8") as file:
         question = json.load(file)
-    import torch
-    import torch_xla
-
+    modules = {project: importlib.import_module(project) for project in question["projects"]}
     maps = _mappings()
     slots: dict[str, dict[str, list[str]]] = {}
-    for library, symbols in question.items():
+    for library, symbols in question["slots"].items():
         base = min(start for start, _, offset, path in maps if offset == 0 and os.path.basename(path) == library)
         slots[library] = {
             symbol: [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
             for symbol, offsets in symbols.items()
         }
-    answer = {
-        "torch": [torch.__version__, torch.__file__],
-        "torch_xla": [torch_xla.__version__, torch_xla.__file__],
-        "slots": slots,
-    }
+    imported = {project: [module.__version__, module.__file__] for project, module in modules.items()}
+    answer = {**imported, "slots": slots}
     print("\n" + json.dumps(answer))
 
 

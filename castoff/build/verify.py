@@ -39,7 +39,7 @@ from castoff.core.tools import tool
 from castoff.formats.elf import VersionedSymbol, defined_symbols, needed_libraries, needed_versions, relocation_slots
 from castoff.formats.splice import extents
 from castoff.formats.wheels import dist_info, parse_record, record_digest
-from castoff.model.pin import PROJECTS, Pin
+from castoff.model.pin import Pin
 
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 """The libraries whose calls must go to an interposed function."""
@@ -293,7 +293,7 @@ def verify_installed(
             )
     with context.cache.lock("verify"), context.cache.scratch("verify") as scratch:
         python = _install(wheels, interpreter, scratch / "venv", context)
-        answer = _ask_probe(python, slots, scratch, context.runner)
+        answer = _ask_probe(python, [wheel.project for wheel in wheels], slots, scratch, context.runner)
     for wheel in wheels:
         version, path = answer.imported[wheel.project]
         if version != wheel.version or not path.is_relative_to(scratch):
@@ -349,9 +349,15 @@ def check_slots(slots: dict[str, dict[str, list[str]]]) -> None:
                 )
 
 
-def _ask_probe(python: Path, slots: dict[str, dict[str, tuple[int, ...]]], scratch: Path, runner: Runner) -> _Answer:
+def _ask_probe(
+    python: Path,
+    projects: Sequence[str],
+    slots: dict[str, dict[str, tuple[int, ...]]],
+    scratch: Path,
+    runner: Runner,
+) -> _Answer:
     question = scratch / "question.json"
-    question.write_text(json.dumps(slots), encoding="utf-8")
+    question.write_text(json.dumps({"projects": projects, "slots": slots}), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON"))}
     # With this the loader fills the slots at load time and not at the first call.
     environment.update(LD_BIND_NOW="1", PJRT_DEVICE="CPU")
@@ -359,13 +365,13 @@ def _ask_probe(python: Path, slots: dict[str, dict[str, tuple[int, ...]]], scrat
     if completed.returncode != 0:
         raise VerifyError(
             "the installed wheels cannot be imported",
-            expected="`import torch, torch_xla` succeeds",
+            expected=f"`import {', '.join(projects)}` succeeds",
             found=completed.tail,
             next_step=f"Read the whole log: {completed.log}",
         )
     answer = json.loads(completed.output.splitlines()[-1])
     return _Answer(
-        imported={project: (answer[project][0], Path(answer[project][1])) for project in PROJECTS},
+        imported={project: (answer[project][0], Path(answer[project][1])) for project in projects},
         slots=answer["slots"],
     )
 

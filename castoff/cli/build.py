@@ -17,7 +17,7 @@ from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, 
 from castoff.core.console import Console
 from castoff.core.places import ROOT
 from castoff.inplace.package import build_package
-from castoff.model.pin import DEFAULT_PIN, pin_names
+from castoff.model.pin import DEFAULT_PIN, pair_names
 from castoff.release.check import check_release, report
 from castoff.upstream.commands import compare_upstream_tests
 
@@ -77,7 +77,7 @@ def build_command(
     shown = Console(json_lines=json_lines, verbose=verbose)
     with boundary(shown, stopped="stopped; the output folder is unchanged") as console:
         if target is Target.PACKAGE:
-            build_package(request, pin or pin_names(ROOT / "pins"), console)
+            build_package(request, pin or pair_names(ROOT / "pins"), console)
         elif dry_run_only:
             dry_run(request, console)
         else:

@@ -135,7 +135,7 @@ class Tpu:
 
 
 class PinFile(Model):
-    """pins/NAME.toml: a pair of upstream releases and what goes with it."""
+    """pins/NAME.toml: a pair of upstream releases, or one of torch alone, and what goes with it."""
 
     name: Text
     """The name of the file, such as "2.9"."""
@@ -145,8 +145,8 @@ class PinFile(Model):
     """The value of ``_GLIBCXX_USE_CXX11_ABI`` that they were compiled with."""
     torch: Upstream
     """The torch release."""
-    torch_xla: Upstream
-    """The torch_xla release."""
+    torch_xla: Upstream | None = None
+    """The torch_xla release; left out where torch_xla has none for that torch."""
     runtime: Runtime | None = None
     """What a device needs beside the wheels, if that is still available."""
     tpu: TpuTable | None = None
@@ -162,16 +162,21 @@ class PinFile(Model):
     """Every wheel that a build may start from."""
 
     @property
+    def projects(self) -> tuple[str, ...]:
+        """The projects that it has a release of, in the order in which they are built."""
+        return PROJECTS if self.torch_xla is not None else PROJECTS[:1]
+
+    @property
     def pythons(self) -> tuple[str, ...]:
         """The CPython versions that every project has a wheel for, oldest first."""
-        each = [{wheel.python for wheel in self.wheels if wheel.project == project} for project in PROJECTS]
+        each = [{wheel.python for wheel in self.wheels if wheel.project == project} for project in self.projects]
         return tuple(sorted(set.intersection(*each), key=lambda version: tuple(map(int, version.split(".")))))
 
     @model_validator(mode="after")
     def _check(self) -> PinFile:
         for number, wheel in enumerate(self.wheels):
-            if wheel.project not in PROJECTS:
-                raise wrong(" or ".join(PROJECTS), repr(wheel.project), f"wheels[{number}].project")
+            if wheel.project not in self.projects:
+                raise wrong(" or ".join(self.projects), repr(wheel.project), f"wheels[{number}].project")
             if wheel.variant not in self.variants:
                 known = ", ".join(self.variants)
                 raise wrong(f"one of {known} of [variants]", repr(wheel.variant), f"wheels[{number}].variant")
@@ -180,7 +185,7 @@ class PinFile(Model):
         if twice is not None:
             raise wrong("each hash once", f"{twice} twice", "wheels")
         if not self.pythons:
-            raise wrong("wheels of torch and of torch_xla for the same CPython", "no CPython that has both", "wheels")
+            raise wrong(f"wheels of {' and of '.join(self.projects)} for the same CPython", "no such CPython", "wheels")
         return self
 
 
@@ -191,8 +196,25 @@ class Pin(PinFile):
     """The folder of its file."""
 
     def upstream(self, project: str) -> Upstream:
-        """Return the release of a project."""
-        return self.torch if project == "torch" else self.torch_xla
+        """Return the release of a project.
+
+        Raises:
+            PinError: The pin has none.
+        """
+        release = self.torch if project == "torch" else self.torch_xla
+        if release is None:
+            raise PinError(
+                f"pin {self.name} has no {project}",
+                expected=f"[{project}] in its file",
+                found="no such table: there is no release of it for this torch",
+                next_step="Choose another pin with --pin.",
+            )
+        return release
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What torch_xla needs besides the requirements in its wheel."""
+        return () if self.torch_xla is None else self.torch_xla.requires
 
     def for_tpu(self) -> Tpu:
         """Return what a TPU needs.
@@ -269,6 +291,15 @@ def pin_names(folder: Path) -> list[str]:
     """Return the names of all pins of a folder, newest first."""
     names = (path.stem for path in folder.glob("*.toml"))
     return sorted(names, key=lambda name: tuple(map(int, name.split("."))), reverse=True)
+
+
+def pair_names(folder: Path) -> list[str]:
+    """Return the names of the pins that have a torch_xla, newest first.
+
+    Raises:
+        PinError: A file is malformed.
+    """
+    return [name for name in pin_names(folder) if load_pin(folder, name).torch_xla is not None]
 
 
 def load_pin(folder: Path, name: str) -> Pin:

@@ -24,7 +24,7 @@ from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.inplace.package import Package, make_package
 from castoff.model.changelog import release_date, release_number
-from castoff.model.pin import DEFAULT_PIN, Pin, Variant, load_pin, pin_names
+from castoff.model.pin import DEFAULT_PIN, Pin, Variant, load_pin, pair_names
 from castoff.release.index import write_index
 from castoff.release.layout import (
     PROVENANCE,
@@ -129,7 +129,7 @@ def _wanted(asked: Asked, runner: Runner) -> list[tuple[Pin, str]]:
         except VerifyError:
             continue  # of a later or earlier castoff
         there.setdefault(recorded.pin, set()).add(recorded.python)
-    known = pin_names(asked.root / "pins")
+    known = pair_names(asked.root / "pins")
     found = []
     for name in known if asked.everything else asked.pins or [pin for pin in known if pin in there] or [DEFAULT_PIN]:
         pin = load_pin(asked.root / "pins", name)

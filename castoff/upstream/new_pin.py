@@ -1,5 +1,7 @@
 """New pins: a pair of upstream releases found in the package index, and every topic tried on it.
 
+Where torch_xla has no release for that torch, the pin is of torch alone.
+
 pins/<name>.toml gets every hash, and each topic.toml the result of the trial. What cannot be found out
 is printed as a list of manual work. Existing files are not overwritten, so that the command can be run
 again after that work.
@@ -36,7 +38,7 @@ from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
 from castoff.model.changelog import release_number
-from castoff.model.pin import PROJECTS, Pin, load_pin, pin_names
+from castoff.model.pin import Pin, load_pin, pair_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
 
@@ -46,6 +48,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 _EXACT_PLATFORM = re.compile(r"manylinux_2_\d+_x86_64")
 _MOST_ROUNDS = 5
+_TITLES = {"torch": "PyTorch", "torch_xla": "PyTorch/XLA"}
 
 
 @dataclass
@@ -89,7 +92,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
         if path.is_file():
             console.note(f"{path.name} exists and is not changed")
         else:
-            with console.step("look up", f"torch {name} and torch_xla {name} in the package index"):
+            with console.step("look up", f"torch {name}, and torch_xla {name} if there is one, in the package index"):
                 text, hand = pin_text(name, _newest_pin(root), indexes, context)
             path.write_text(text, encoding="utf-8")
         pin = load_pin(root / "pins", name)
@@ -106,7 +109,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
 
 
 def _newest_pin(root: Path) -> Pin:
-    return load_pin(root / "pins", pin_names(root / "pins")[0])
+    return load_pin(root / "pins", pair_names(root / "pins")[0])
 
 
 def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) -> tuple[str, list[str]]:
@@ -123,26 +126,27 @@ def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) ->
     """
     hand: list[str] = []
     xla = _releases("torch_xla", f"=={name}.*", indexes, context)
-    if not xla:
-        raise _no_release("torch_xla", name)
-    version = next(iter(xla.values())).version
-    torch = _releases("torch", f"=={version}", indexes, context) or _releases("torch", f"=={name}.*", indexes, context)
-    if not set(torch) & set(xla):
+    same = f"=={next(iter(xla.values())).version}" if xla else f"=={name}.*"
+    torch = _releases("torch", same, indexes, context) or _releases("torch", f"=={name}.*", indexes, context)
+    releases = {"torch": torch, "torch_xla": xla} if xla else {"torch": torch}
+    pythons = set.intersection(*map(set, releases.values()))
+    if not pythons:
         raise _no_release("torch", name)
-    releases = {"torch": torch, "torch_xla": xla}
-    python = _python_of(set(torch) & set(xla))
-    wheels = {
-        project: fetch_release(releases[project][python], indexes=indexes, context=context) for project in PROJECTS
+    python = _python_of(pythons)
+    facts = {
+        project: _facts(project, fetch_release(own[python], indexes=indexes, context=context), own[python], context)
+        for project, own in releases.items()
     }
-    facts = {project: _facts(project, wheels[project], releases[project][python], context) for project in PROJECTS}
-    runtime = {library: xla[python].pinned(library) for library in ("libtpu", "jax", "jaxlib")}
+    runtime = {library: xla[python].pinned(library) for library in ("libtpu", "jax", "jaxlib")} if xla else {}
     if None in runtime.values():
         hand.append(f"[runtime]: torch_xla's metadata pins only {runtime}")
     cpu = _cpu_builds(facts["torch"].version, model, torch, context)
     if not cpu:
         hand.append("torch's CPU builds: their index was not reached or has none; add them as [variants.cpu]")
-    hand.append(f"tags and commits: compare {facts['torch'].tag} and {facts['torch_xla'].tag} with upstream's git")
-    hand.append("[tpu]: libtpu by hash and the lock file of its compiler (ci/relock.sh), to build for TPUs")
+    tags = " and ".join(fact.tag for fact in facts.values())
+    hand.append(f"tags and commits: compare {tags} with upstream's git")
+    if xla:
+        hand.append("[tpu]: libtpu by hash and the lock file of its compiler (ci/relock.sh), to build for TPUs")
     return _text(name, model, facts, releases, cpu=cpu, runtime=runtime), hand
 
 
@@ -172,10 +176,10 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def _no_release(project: str, name: str) -> PinError:
     return PinError(
-        f"there is no pair of releases {name}",
-        expected=f"wheels of torch and torch_xla {name} for the same CPython in the package index",
+        f"there is no release {name}",
+        expected=f"wheels of torch {name} in the package index; if it has torch_xla {name}, for the same CPython",
         found=f"none of {project} for CPython {', '.join(PYTHONS)}",
-        next_step="`pip index versions torch_xla` lists the releases; give another index with --index.",
+        next_step="`pip index versions torch` lists the releases; give another index with --index.",
     )
 
 
@@ -249,7 +253,7 @@ def _text(
 ) -> str:
     platform = max((fact.platform for fact in facts.values()), key=lambda tag: int(tag.split("_")[2]))
     parts = [
-        f"# PyTorch {facts['torch'].version} and PyTorch/XLA {facts['torch_xla'].version}.\n"
+        f"# {' and '.join(_TITLES[project] + ' ' + fact.version for project, fact in facts.items())}.\n"
         f'name = "{name}"\nplatform = "{platform}"\n'
         f"cxx11_abi = {facts['torch'].abi}                     # _GLIBCXX_USE_CXX11_ABI of the wheels' C++\n"
     ]
@@ -259,7 +263,7 @@ def _text(
             f'[{project}]\nversion = "{fact.version}"\nrepository = "{model.upstream(project).repository}"\n'
             f'tag = "{fact.tag}"\ncommit = "{fact.commit}"\n{own}'
         )
-    if None not in runtime.values():
+    if runtime and None not in runtime.values():
         rows = "".join(f'{library} = "{version}"\n' for library, version in runtime.items())
         parts.append(f"# The runtime for this pin on a device.\n[runtime]\n{rows}")
     parts.append("# The builds that upstream published. An index is given if it is not the default one.\n")
@@ -267,11 +271,13 @@ def _text(
     if cpu:
         variant = next(variant for variant in model.variants.values() if variant.index is not None)
         parts.append(f'[variants.cpu]\ntitle = "{variant.title}"\nindex = "{variant.index}"\n')
-    parts.append('[variants.xla]\ntitle = "the one build of torch_xla, as on PyPI"\n')
+    xla = releases.get("torch_xla", {})
+    if xla:
+        parts.append('[variants.xla]\ntitle = "the one build of torch_xla, as on PyPI"\n')
     rows_of_wheels = [
         *((release, "cuda") for release in releases["torch"].values()),
         *((release, "cpu") for release in cpu.values()),
-        *((release, "xla") for release in releases["torch_xla"].values()),
+        *((release, "xla") for release in xla.values()),
     ]
     for release, variant_name in rows_of_wheels:
         parts.append(
@@ -308,6 +314,9 @@ def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], fo
                 found.fits[fit.topic] = fit
     for topic in topics:
         if pin.name in topic.pins:
+            continue
+        if topic.project not in pin.projects:
+            found.states[topic.key] = f"cannot: {topic.project} has no release for torch {pin.name}"
             continue
         failed = found.fits[topic.key].failed
         if failed:
@@ -371,7 +380,7 @@ def _compile(
 ) -> None:
     """Compile the overlays of the topics that apply so far; those whose C++ does not compile are left out."""
     compiler = find_compiler(context.runner)
-    for project in PROJECTS:
+    for project in pin.projects:
         for _ in range(_MOST_ROUNDS):
             chosen = [_with(topic, pin, found) for topic in topics if _is_in(topic, pin, found)]
             try:
@@ -518,7 +527,7 @@ def _report(
     data: dict[str, object] = {
         "pin": pin.name,
         "torch": pin.torch.version,
-        "torch_xla": pin.torch_xla.version,
+        "torch_xla": pin.torch_xla and pin.torch_xla.version,
         "pythons": list(pin.pythons),
         "topics": found.states,
         "written": list(written),

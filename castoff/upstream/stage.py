@@ -27,7 +27,7 @@ from castoff.core.errors import ApplyError, StageError, TopicError
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique
-from castoff.model.pin import load_pin, pin_names
+from castoff.model.pin import load_pin, pair_names
 from castoff.model.topics import CPP_SUFFIXES, Topic, load_topics
 from castoff.upstream.checkout import topic_commits
 from castoff.upstream.drift import best_pins, fetch_ref, version_of_tree
@@ -485,7 +485,7 @@ def _checkout(onto: str, topic: Topic, out: Path, root: Path, context: Context) 
         )
     out.mkdir(parents=True, exist_ok=True)
     with context.console.step("fetch", onto):
-        newest = load_pin(root / "pins", pin_names(root / "pins")[0])
+        newest = load_pin(root / "pins", pair_names(root / "pins")[0])
         fetch_ref(newest.upstream(topic.project).repository, onto, folder, context)
     return folder
 

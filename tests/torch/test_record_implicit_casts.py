@@ -332,7 +332,9 @@ assert w.grad.tolist() == [2, 2, 2]
 
 
 def test_kill_switch():
-    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "grad-dtype"})
+    subprocess.run(
+        [sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "record-implicit-casts"}
+    )
 
 
 @pytest.mark.passes_on_stock

@@ -10,7 +10,7 @@ from castoff.build.pipeline import build
 from castoff.build.plan import Request
 from castoff.core.console import Console
 from castoff.core.errors import PinError
-from castoff.model.pin import load_pin
+from castoff.model.pin import load_pin, pair_names
 from castoff.model.topics import load_topics, select
 from castoff.upstream.new_pin import new_pin, python_hunks
 
@@ -68,6 +68,27 @@ def test_a_pin_is_filled_in_and_builds(newer: Tree, console: Console) -> None:
     assert any(row.startswith("the tests") for row in result["hand"])
     assert any(row.startswith("README.md") for row in result["hand"])
     build(Request("cpu", "2.10", None, (), newer.root / "dist", verify_install=False, root=newer.root), console)
+
+
+def test_a_pin_of_torch_alone(newer: Tree, console: Console) -> None:
+    for wheel in newer.wheels.glob("torch_xla-2.10*"):
+        wheel.unlink()
+    result = _new(newer)
+    pin = load_pin(newer.root / "pins", "2.10")
+    assert (pin.projects, pin.requires, pin.pythons) == (("torch",), (), (PYTHON,))
+    assert pair_names(newer.root / "pins") == ["2.9"]
+    assert result["topics"] == {
+        "torch/answer": "applies",
+        "torch_xla/xla": "cannot: torch_xla has no release for torch 2.10",
+    }
+    with pytest.raises(PinError, match="has no torch_xla"):
+        pin.upstream("torch_xla")
+    request = Request("cpu", "2.10", None, (), newer.root / "dist", verify_install=False, root=newer.root)
+    folder = build(request, console)
+    assert [wheel.name.split("-")[0] for wheel in folder.glob("*.whl")] == ["torch"]
+    recorded = json.loads((folder / "manifest.json").read_text())
+    assert list(recorded["wheels"]) == ["torch"] and "torch_xla" not in recorded["pin"]
+    assert (folder / "constraints.txt").read_text().startswith("torch==2.10.0+castoff.")
 
 
 def test_pins_are_written_newest_first_and_comments_stay(newer: Tree) -> None:
@@ -146,7 +167,7 @@ def test_what_is_there_stays(newer: Tree) -> None:
 
 
 def test_what_there_is_no_wheel_of(newer: Tree) -> None:
-    with pytest.raises(PinError, match=r"no pair of releases 2\.11"):
+    with pytest.raises(PinError, match=r"no release 2\.11"):
         _new(newer, "2.11")
     with pytest.raises(PinError, match="not a name of a pin"):
         _new(newer, "2.10.0")

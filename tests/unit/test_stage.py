@@ -408,6 +408,8 @@ def test_choices_between_releases(version: tuple[int, int], kept: str) -> None:
 def test_every_recipe_of_the_tree_can_be_read() -> None:
     topics = load_topics(ROOT / "patches")
     recipes = [load_recipe(topic) for topic in topics if (topic.folder / "upstream").is_dir()]
-    assert {recipe.topic.name for recipe in recipes} >= {"grad-dtype", "data-setter"}
+    assert {recipe.topic.name for recipe in recipes} >= {"grad-dtype", "data-setter", "record-implicit-casts"}
     (setter,) = [topic for topic in topics if topic.name == "data-setter"]
     assert [topic.name for topic in stack_of(setter, topics)] == ["grad-dtype", "data-setter"]
+    (recorder,) = [topic for topic in topics if topic.name == "record-implicit-casts"]
+    assert [topic.name for topic in stack_of(recorder, topics)] == ["grad-dtype", "record-implicit-casts"]

@@ -20,8 +20,8 @@ PROGRAMS = {"typed_torch.py": "torch/grad-dtype", "typed_torch_xla.py": "torch_x
 NAMES = {  # the objects that the topics add for users
     "torch.Tensor.grad_dtype": "torch/grad-dtype",
     "torch.autograd.function.FunctionCtx.set_output_grad_dtype": "torch/grad-dtype",
-    "torch.autograd.graph.ImplicitCast": "torch/grad-dtype",
-    "torch.autograd.graph.record_implicit_casts": "torch/grad-dtype",
+    "torch.autograd.graph.ImplicitCast": "torch/record-implicit-casts",
+    "torch.autograd.graph.record_implicit_casts": "torch/record-implicit-casts",
     "torch_xla.amp.MasterWeights": "torch_xla/wide-weight-grad",
     "torch_xla.amp.wide_grads": "torch_xla/wide-weight-grad",
     "torch_xla.amp.wide_grads_report": "torch_xla/wide-weight-grad",

@@ -141,11 +141,6 @@ def code(dtype: torch.dtype) -> int:
     return _CODE[dtype]
 
 
-def dtype(code: int) -> torch.dtype:
-    """The dtype of a ScalarType."""
-    return _DTYPE[code]
-
-
 def explicit(tensor: torch.Tensor) -> Optional[torch.dtype]:
     """The dtype that ``tensor.grad_dtype`` was set to; None if it was not set or set to None."""
     return _DTYPE.get(_get(tensor._cdata))

@@ -90,12 +90,12 @@ def wide_grads_report(module: torch.nn.Module, step: Callable[[], object]) -> Wi
 
     Raises:
         TypeError: ``module`` is no module.
-        RuntimeError: the topic grad-dtype is switched off.
+        RuntimeError: the topic record-implicit-casts is switched off.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"expected a torch.nn.Module, found {type(module).__name__}")
     if not hasattr(torch.autograd.graph, "record_implicit_casts"):
-        raise RuntimeError("wide_grads_report needs the topic grad-dtype, which CASTOFF_DISABLE has switched off")
+        raise RuntimeError("wide_grads_report needs the topic record-implicit-casts, which is switched off")
     named = {name: p for name, p in module.named_parameters() if p.dtype in _REDUCED}
     arrived: dict[int, torch.dtype] = {}
 

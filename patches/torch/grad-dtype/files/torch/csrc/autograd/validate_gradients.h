@@ -5,7 +5,11 @@
 
 #include <torch/csrc/autograd/grad_dtype.h>
 #include <torch/csrc/autograd/grad_dtype_versions.h>
+
+// Of the topic record-implicit-casts, where it is in the build.
+#if __has_include(<torch/csrc/autograd/implicit_casts.h>)
 #include <torch/csrc/autograd/implicit_casts.h>
+#endif
 
 namespace torch::autograd::grad_dtype {
 
@@ -16,11 +20,15 @@ void validate(const Stock& stock, const edge_list& edges, variable_list& grads,
   if (!engine_in_use() || stands_for_metadata(edges)) {
     return stock(edges, grads, format_error);
   }
+#if __has_include(<torch/csrc/autograd/implicit_casts.h>)
   const implicit_casts::Validation validation(edges, grads);
+#endif
   LeafGradients leaves(edges, grads, format_error);
   stock(edges, grads, format_error);
   leaves.put_back(grads, format_error);
+#if __has_include(<torch/csrc/autograd/implicit_casts.h>)
   validation.finish(grads);
+#endif
 }
 
 // Over metadata, as a compiled backward has it. Throws what `stock` and resolve_any throw.

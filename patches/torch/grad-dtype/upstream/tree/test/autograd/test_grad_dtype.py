@@ -229,33 +229,6 @@ class TestOutputGradDtype(TestCase):
             NoDtype.apply(leaf_of())
 
 
-class TestRecordImplicitCasts(TestCase):
-    def test_lists_what_the_engine_converts(self):
-        leaf = leaf_of(BF16)
-        with torch.autograd.graph.record_implicit_casts() as casts:
-            backward_of(leaf, 1.0, F32)
-        (cast,) = casts
-        self.assertIs(cast.from_dtype, F32)
-        self.assertIs(cast.to_dtype, BF16)
-        self.assertIn("Returns", cast.produced_by)
-        self.assertIn("AccumulateGrad", cast.demanded_by)
-        self.assertEqual(list(cast.shape), [3])
-
-    def test_a_grad_dtype_makes_it_go_away(self):
-        leaf = leaf_of(BF16)
-        leaf.grad_dtype = F32
-        with torch.autograd.graph.record_implicit_casts() as casts:
-            backward_of(leaf, 1.0, F32)
-        self.assertEqual(list(casts), [])
-
-    def test_what_the_user_asked_for_is_not_among_them(self):
-        leaf = leaf_of(BF16)
-        with torch.autograd.graph.record_implicit_casts() as casts:
-            leaf.float().sum().backward()
-        self.assertEqual(list(casts), [])
-        self.assertIs(leaf.grad.dtype, BF16)
-
-
 instantiate_parametrized_tests(TestGradDtype)
 instantiate_parametrized_tests(TestOutputGradDtype)
 

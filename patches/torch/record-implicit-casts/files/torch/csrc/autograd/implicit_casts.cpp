@@ -1,12 +1,14 @@
 #include <torch/csrc/autograd/implicit_casts.h>
 
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/view_nodes.h>
+#include <torch/csrc/autograd/gradient_receivers.h>
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace torch::autograd::implicit_casts {
 
@@ -16,6 +18,9 @@ namespace {
 
 constexpr int64_t kSymbolic = -1;
 
+// std::shared_ptr<Node>, or c10::intrusive_ptr<Node> in later releases.
+using NodePointer = decltype(Edge::function);
+
 struct Cast {
   c10::ScalarType from;
   c10::ScalarType to;
@@ -24,7 +29,7 @@ struct Cast {
   std::string demanded_by;
   int64_t index;
   // The node that remembers where its forward op was made; nullptr without anomaly mode.
-  std::shared_ptr<Node> forward;
+  NodePointer forward;
   // Addresses of the leaves that asked for it.
   std::vector<const void*> leaves;
   bool rounded;
@@ -47,6 +52,11 @@ struct AnomalyStack : Node {
   static bool is_there(Node& node) { return (node.*(&AnomalyStack::anomaly_metadata_)) != nullptr; }
 };
 
+void add_recorder(int64_t count) {
+  Validation::recorders.fetch_add(count, std::memory_order_relaxed);
+  add_engine_users(count);
+}
+
 std::vector<int64_t> shape_of(const at::Tensor& grad) {
   std::vector<int64_t> shape;
   if (!grad.is_nested()) {
@@ -59,9 +69,9 @@ std::vector<int64_t> shape_of(const at::Tensor& grad) {
 
 // The node whose outputs are validated, or nullptr: for a root of the backward there is none,
 // though another backward that this one is part of may have a current node.
-std::shared_ptr<Node> producer_of(const edge_list& edges) {
+NodePointer producer_of(const edge_list& edges) {
   auto node = get_current_node();
-  return node && &node->next_edges() == &edges ? node : nullptr;
+  return node && &node->next_edges() == &edges ? node : NodePointer();
 }
 
 std::vector<const void*> addresses_of(const std::vector<const at::Tensor*>& leaves) {
@@ -78,7 +88,7 @@ std::atomic<Warning> warning{Warning::kOff};
 // Whether `producer` has made a gradient in `from` that it could have made in `to`.
 bool is_rounded(const Node* producer, c10::ScalarType from, c10::ScalarType to) {
   return producer != nullptr && at::isReducedFloatingType(from) && at::isFloatingType(to) &&
-         c10::elementSize(to) > c10::elementSize(from) && !grad_dtype::hands_on(*producer);
+         c10::elementSize(to) > c10::elementSize(from) && !hands_on(*producer);
 }
 
 void warn_once(const Node& producer, c10::ScalarType from, c10::ScalarType to,
@@ -87,8 +97,7 @@ void warn_once(const Node& producer, c10::ScalarType from, c10::ScalarType to,
   if (!warning.compare_exchange_strong(waiting, Warning::kGiven)) {
     return;
   }
-  Validation::recorders.fetch_sub(1, std::memory_order_relaxed);
-  grad_dtype::engine_users.fetch_sub(1, std::memory_order_relaxed);
+  add_recorder(-1);
   TORCH_WARN("The gradient of a parameter of shape ", leaf.sym_sizes(), " was made by ",
              producer.name(), " in ", from, " and cast to ", to,
              ": it is as rounded as without wide_grads. "
@@ -101,8 +110,7 @@ void warn_once(const Node& producer, c10::ScalarType from, c10::ScalarType to,
 void warn_of_rounding() {
   auto off = Warning::kOff;
   if (warning.compare_exchange_strong(off, Warning::kWaiting)) {
-    Validation::recorders.fetch_add(1, std::memory_order_relaxed);
-    grad_dtype::engine_users.fetch_add(1, std::memory_order_relaxed);
+    add_recorder(1);
   }
 }
 
@@ -131,7 +139,7 @@ void Validation::compare(const variable_list& grads) const {
     if (!rounded && !is_recorded) {
       continue;
     }
-    const auto leaves = grad_dtype::leaves_behind(edges_[i]);
+    const auto leaves = leaves_behind(edges_[i]);
     if (rounded && !leaves.empty()) {
       warn_once(*producer, before_[i], to, *leaves.front());
     }
@@ -140,9 +148,9 @@ void Validation::compare(const variable_list& grads) const {
     }
     const auto& made_by = producer ? producer : edges_[i].function;
     made.push_back({before_[i], to, shape_of(grads[i]), producer ? producer->name() : "",
-                    grad_dtype::demanding_node(edges_[i]).name(), static_cast<int64_t>(i),
-                    AnomalyStack::is_there(*made_by) ? made_by : nullptr, addresses_of(leaves),
-                    rounded});
+                    demanding_node(edges_[i]).name(), static_cast<int64_t>(i),
+                    AnomalyStack::is_there(*made_by) ? made_by : NodePointer(),
+                    addresses_of(leaves), rounded});
   }
   if (made.empty()) {
     return;
@@ -156,10 +164,10 @@ void Validation::compare(const variable_list& grads) const {
 
 namespace {
 
-// What torch/_implicit_casts.py reads; mirrored there.
+// What torch/autograd/_implicit_casts.py reads; mirrored there.
 struct View {
-  int32_t from;
-  int32_t to;
+  const char* from;
+  const char* to;
   int64_t index;
   const int64_t* shape;
   int64_t dimensions;
@@ -175,8 +183,7 @@ int64_t start() {
   auto& recorders = all();
   const std::lock_guard<std::mutex> lock(recorders.mutex);
   recorders.casts.try_emplace(++recorders.last_id);
-  Validation::recorders.fetch_add(1, std::memory_order_relaxed);
-  grad_dtype::engine_users.fetch_add(1, std::memory_order_relaxed);
+  add_recorder(1);
   return recorders.last_id;
 }
 
@@ -188,8 +195,7 @@ void stop(int64_t id) {
   if (found != recorders.casts.end()) {
     dropped = std::move(found->second);
     recorders.casts.erase(found);
-    Validation::recorders.fetch_sub(1, std::memory_order_relaxed);
-    grad_dtype::engine_users.fetch_sub(1, std::memory_order_relaxed);
+    add_recorder(-1);
   }
 }
 
@@ -228,8 +234,8 @@ extern "C" C10_EXPORT void* castoff_implicit_casts_take(int64_t id, casts::View*
   if (!cast) {
     return nullptr;
   }
-  *view = {static_cast<int32_t>(cast->from),
-           static_cast<int32_t>(cast->to),
+  *view = {c10::toString(cast->from),
+           c10::toString(cast->to),
            cast->index,
            cast->shape.data(),
            static_cast<int64_t>(cast->shape.size()),

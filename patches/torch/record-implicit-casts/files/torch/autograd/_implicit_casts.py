@@ -31,7 +31,8 @@ class ImplicitCast:
         index: which of the gradients that ``produced_by`` returned.
         forward_stack: the Python stack of the forward op whose node is ``produced_by`` (for "":
             ``demanded_by``), if anomaly mode was on when it ran, else None.
-        leaves: ``_cdata`` of the leaves with a ``grad_dtype`` whose gradients it is part of.
+        leaves: ``_cdata`` of the leaves with a ``grad_dtype`` whose gradients it is part of. Like ``rounded`` for
+            ``torch_xla.amp.wide_grads_report``: with torch's own ``grad_dtype`` it is empty, and ``rounded`` False.
         rounded: whether ``produced_by`` computed the gradient in a narrower floating point dtype than the one that
             was asked for, and did not just hand on what came.
     """
@@ -49,8 +50,8 @@ class ImplicitCast:
 
 class _View(ctypes.Structure):
     _fields_ = [
-        ("from_dtype", ctypes.c_int32),
-        ("to_dtype", ctypes.c_int32),
+        ("from_dtype", ctypes.c_char_p),
+        ("to_dtype", ctypes.c_char_p),
         ("index", ctypes.c_int64),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("dimensions", ctypes.c_int64),
@@ -63,6 +64,11 @@ class _View(ctypes.Structure):
     ]
 
 
+def _dtype(name: bytes) -> torch.dtype:
+    """The dtype that C++ calls ``name``: "BFloat16", "ComplexFloat"."""
+    return getattr(torch, name.decode().lower().replace("complex", "c"))
+
+
 def _take(recorder: int) -> Optional[ImplicitCast]:
     view, forward = _View(), torch.empty(0)
     cast = _c_take(recorder, ctypes.byref(view), forward._cdata)
@@ -71,8 +77,8 @@ def _take(recorder: int) -> Optional[ImplicitCast]:
     try:
         stack = forward.grad_fn.metadata.get("traceback_") if view.has_stack else None  # type: ignore[union-attr]
         return ImplicitCast(
-            from_dtype=torch._grad_dtype.dtype(view.from_dtype),
-            to_dtype=torch._grad_dtype.dtype(view.to_dtype),
+            from_dtype=_dtype(view.from_dtype),
+            to_dtype=_dtype(view.to_dtype),
             shape=tuple(view.shape[: view.dimensions]),
             produced_by=view.produced_by.decode(),
             demanded_by=view.demanded_by.decode(),
@@ -144,10 +150,11 @@ def record_implicit_casts() -> Iterator[list[ImplicitCast]]:
 
 def warn_of_rounding() -> None:
     """Let the first gradient that an operator rounds, of a leaf that asked for a wider one, be warned of."""
-    _library.castoff_implicit_casts_warn_of_rounding()
+    if _castoff.enabled("record-implicit-casts"):
+        _castoff.library().castoff_implicit_casts_warn_of_rounding()
 
 
-if _castoff.enabled("grad-dtype"):
+if _castoff.enabled("record-implicit-casts"):
     _library = _castoff.library()
     _c_start, _c_stop = _library.castoff_implicit_casts_start, _library.castoff_implicit_casts_stop
     _c_take, _c_drop = _library.castoff_implicit_casts_take, _library.castoff_implicit_casts_drop

@@ -4,10 +4,10 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
-#include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/grad_dtype.h>
+#include <torch/csrc/autograd/function.h>
 
-#include <memory>
+#include <atomic>
+#include <cstdint>
 
 namespace torch::autograd::implicit_casts {
 
@@ -28,8 +28,7 @@ class Validation {
     }
   }
 
-  // Number of recorders that run, and one more while warn_of_rounding() waits for a case. Each is
-  // also one of grad_dtype::engine_users.
+  // Number of recorders that run, and one more while warn_of_rounding() waits for a case.
   static std::atomic<int64_t> recorders;
 
  private:
