@@ -1,4 +1,4 @@
-"""Means, softmax and losses of bfloat16 and float16, computed in float32: all of it is C++ (``wide_reductions.cpp``)."""
+"""Means, softmax and losses of half dtypes, computed in float32: all of it is C++ (``wide_reductions.cpp``)."""
 
 from . import _castoff
 
