@@ -1,0 +1,129 @@
+// Means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
+// rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
+// torch documents.
+
+#include <ATen/core/Tensor.h>
+
+#include "torch_xla/csrc/castoff/remedy.h"
+
+namespace castoff {
+namespace {
+
+using at::ScalarType;
+using at::Tensor;
+
+bool is_half_tensor(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && is_half(value.toTensor().scalar_type());
+}
+
+// Rounds the results of the answered call that are float32.
+void round(Call& call, ScalarType dtype) {
+  for (size_t i = 0; i < call.results(); ++i) {
+    if (!call.result(i).isTensor()) continue;
+    const Tensor& result = call.result(i).toTensor();
+    if (result.defined() && result.scalar_type() == ScalarType::Float) {
+      call.result(i) = cast(result, dtype);
+    }
+  }
+}
+
+void widen(Call& call) {
+  for (size_t i = 0; i < call.size(); ++i) {
+    if (is_half_tensor(call[i])) call[i] = cast(call.tensor(i), ScalarType::Float);
+  }
+}
+
+bool have_dtype(Call& call, ScalarType dtype) {
+  for (size_t i = 0; i < call.size(); ++i) {
+    if (call[i].isTensor() && call.tensor(i).defined() && call.tensor(i).scalar_type() != dtype) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Operands of one half dtype in float32, and the results in that dtype.
+void compute_wide(Call& call) {
+  if (C10_LIKELY(!is_half_tensor(call[0]))) return call.proceed();
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  if (!have_dtype(call, dtype)) return call.proceed();
+  widen(call);
+  call.proceed();
+  round(call, dtype);
+}
+
+// ---- reductions with dtype=, which is argument `dtype`
+
+template <size_t dtype>
+void reduce_wide(Call& call) {
+  const ScalarType from = call.tensor(0).scalar_type();
+  const ScalarType to = call[dtype].isNone() ? from : call[dtype].toScalarType();
+  if (C10_LIKELY(from == to && !is_half(from))) return call.proceed();
+  if (from != to) call[0] = cast(call.tensor(0), to);
+  if (!is_half(to)) return call.proceed();
+  call[0] = cast(call.tensor(0), ScalarType::Float);
+  call[dtype] = ScalarType::Float;
+  call.proceed();
+  round(call, to);
+}
+
+// ---- softmax
+
+// self, dim, half_to_float
+void softmax(Call& call) {
+  if (C10_LIKELY(!is_half_tensor(call[0]))) return call.proceed();
+  const ScalarType dtype = call[2].toBool() ? ScalarType::Float : call.tensor(0).scalar_type();
+  widen(call);
+  call[2] = false;
+  call.proceed();
+  if (dtype != ScalarType::Float) round(call, dtype);
+}
+
+// grad_output, output, dim, input_dtype
+void softmax_backward(Call& call) {
+  const ScalarType dtype = call[3].toScalarType();
+  if (C10_LIKELY(!is_half(dtype))) return call.proceed();
+  widen(call);
+  call[3] = ScalarType::Float;
+  call.proceed();
+  round(call, dtype);
+}
+
+// ---- registration
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
+  remedy(xla, reduce_wide<1>, {{"aten::mean", ""}});
+  remedy(xla, reduce_wide<3>, {{"aten::mean", "dim"}});
+  remedy(xla, reduce_wide<4>,
+         {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
+  remedy(xla, softmax, {{"aten::_softmax", ""}});
+  remedy(xla, softmax_backward, {{"aten::_softmax_backward_data", ""}});
+  remedy(xla, compute_wide,
+         {
+             {"aten::_adaptive_avg_pool2d", ""},
+             {"aten::avg_pool2d", ""},
+             {"aten::binary_cross_entropy", ""},
+             {"aten::binary_cross_entropy_with_logits", ""},
+             {"aten::log_sigmoid_forward", ""},
+             {"aten::mse_loss", ""},
+             {"aten::norm", "Scalar"},
+             {"aten::norm", "ScalarOpt_dim"},
+             {"aten::smooth_l1_loss", ""},
+             {"aten::std", ""},
+             {"aten::std", "correction"},
+             {"aten::std", "dim"},
+             {"aten::std_mean", "correction"},
+             {"aten::var", "correction"},
+             {"aten::var_mean", "correction"},
+         });
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_wide_reductions_install() {
+  return castoff::put_in_place(castoff::install);
+}

@@ -1,0 +1,213 @@
+"""Means, norms, softmax, pooling and losses of bfloat16 and float16: patches/torch_xla/wide-reductions."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def data(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+X = data(64, 512)
+TARGET = torch.randint(0, 512, (64,), generator=torch.Generator().manual_seed(1))
+IMAGE = data(2, 8, 32, 32)
+
+
+def other(x):
+    return x.flip(0)
+
+
+FUNCTIONS = {
+    "mean": lambda x: x.abs().mean(1),
+    "mean of all": lambda x: x.abs().mean(),
+    "std": lambda x: x.std(),
+    "var of rows": lambda x: x.var(1),
+    "norm": lambda x: x.norm(),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, 3, dim=1),
+    "dist": lambda x: torch.dist(x, other(x)),
+    "softmax": lambda x: x.softmax(1),
+    "logsigmoid": lambda x: F.logsigmoid(x.abs()),
+    "l1": lambda x: F.l1_loss(x, other(x)),
+    "mse": lambda x: F.mse_loss(x, other(x)),
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, other(x)),
+    "bce": lambda x: F.binary_cross_entropy(x.sigmoid(), other(x).sigmoid()),
+    "bce of logits": lambda x: F.binary_cross_entropy_with_logits(x, other(x).sigmoid()),
+}
+POOLS = {
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 5),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 4),
+}
+ALL = {**FUNCTIONS, **POOLS}
+GRADIENTS = {"softmax": lambda x: x.softmax(1), "softmax over rows": lambda x: x.softmax(0)}
+
+
+def error(function, x, dtype, device, grad=False):
+    """Mean error against float64 relative to the mean magnitude."""
+
+    def run(t):
+        t = t.requires_grad_(grad)
+        out = function(t)
+        if grad:
+            weight = torch.linspace(0.25, 1.25, out.shape[-1], dtype=out.dtype, device=x.device).to(out.device)
+            out = torch.autograd.grad((out * weight).sum(), t)[0]
+        return out
+
+    narrow = x.to(dtype)
+    exact = run(narrow.double()).detach()
+    found = run(narrow.to(device)).detach()
+    assert found.dtype == dtype
+    return float((found.cpu().double() - exact).abs().sum() / exact.abs().sum())
+
+
+def is_as_exact_as_the_cpu(function, x, dtype, grad=False):
+    found, expected = (error(function, x, dtype, device, grad) for device in (DEVICE, "cpu"))
+    return found <= 1.5 * expected + torch.finfo(dtype).eps / 40
+
+
+def operand(name):
+    return IMAGE if name in POOLS else X
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", ALL)
+def test_error_in_bfloat16(name):
+    assert is_as_exact_as_the_cpu(ALL[name], operand(name), bf16)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_error_in_float16(name):
+    assert is_as_exact_as_the_cpu(ALL[name], operand(name) / 4, f16)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_error_of_gradients(name):
+    assert is_as_exact_as_the_cpu(GRADIENTS[name], operand(name), bf16, grad=True)
+
+
+@fails_on_stock
+def test_a_long_mean():
+    a, b = (data(512, 512, seed=seed).to(bf16).to(DEVICE) for seed in (1, 2))
+    exact = F.mse_loss(a.cpu().double(), b.cpu().double()).item()
+    assert abs(F.mse_loss(a, b).item() - exact) < exact / 200
+    assert abs((a - b).square().mean().item() - exact) < exact / 100
+
+
+# ---- dtype=
+
+
+@fails_on_stock
+def test_mean_with_a_dtype_converts_first():
+    x = X.to(bf16).to(DEVICE)
+    assert_expected_inline(
+        ir(x.mean(1, dtype=f32)),
+        """\
+%0 = bf16[64,512] xla::device_data()
+%1 = f32[64,512] xla::cast(%0)
+%2 = f32[64] aten::mean(%1)
+return %2
+""",
+    )
+    assert torch.equal(x.mean(dtype=f32).cpu(), x.float().mean().cpu())
+
+
+@fails_on_stock
+def test_mean_of_a_mask():
+    mask = X.to(DEVICE) > 1
+    assert torch.equal(mask.mean(dtype=f32).cpu(), mask.float().mean().cpu())
+    assert torch.equal(mask.mean(1, dtype=bf16).cpu(), mask.cpu().mean(1, dtype=bf16))
+
+
+@pytest.mark.parametrize("to", (bf16, f16, f32, f64), ids=str)
+@pytest.mark.parametrize("of", (bf16, f16, f32, torch.int32), ids=str)
+def test_dtype_argument_gives_that_dtype(of, to):
+    x = torch.tensor([[3, 2, 4, 8]]).to(of)
+    for function in (torch.mean, torch.sum, torch.prod):
+        found, expected = function(x.to(DEVICE), dtype=to), function(x, dtype=to)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found.cpu(), expected)
+        assert torch.equal(function(x.to(DEVICE), 1, dtype=to).cpu(), function(x, 1, dtype=to))
+    for function in (torch.cumsum, torch.softmax, torch.log_softmax):
+        found, expected = function(x.to(DEVICE), 1, dtype=to), function(x, 1, dtype=to)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.cpu(), expected, rtol=4 * torch.finfo(to).eps, atol=1e-2)
+
+
+# ---- the graph
+
+
+@fails_on_stock
+def test_one_cast_each_way():
+    x = X.to(bf16).to(DEVICE)
+    assert_expected_inline(
+        ir(x.softmax(1)),
+        """\
+%0 = bf16[64,512] xla::device_data()
+%1 = f32[64,512] xla::cast(%0)
+%2 = f32[64,512] aten::softmax(%1)
+%3 = bf16[64,512] xla::cast(%2)
+return %3
+""",
+    )
+
+
+@passes_on_stock
+def test_other_dtypes_are_as_in_stock():
+    x, i = X.to(DEVICE), TARGET.to(DEVICE)
+    assert_expected_inline(
+        ir(x.sum(1), x.mean(), x.cumsum(0), x.softmax(1), x.norm(), F.logsigmoid(x), i.sum(), F.mse_loss(x, x)),
+        """\
+%0 = f32[64,512] xla::device_data()
+%1 = f32[64] aten::sum(%0)
+%2 = f32[] aten::mean(%0)
+%3 = f32[64,512] aten::cumsum(%0)
+%4 = f32[64,512] aten::softmax(%0)
+%5 = f32[64,512] aten::mul(%0, %0)
+%6 = f32[] aten::sum(%5)
+%7 = f32[] aten::sqrt(%6)
+%8 = (f32[64,512], f32[64,512]) aten::log_sigmoid_forward(%0)
+%9 = s64[64] xla::device_data()
+%10 = s64[] aten::sum(%9)
+%11 = f32[] aten::mse_loss(%0, %0)
+return %1, %2, %3, %4, %7, %8, %10, %11
+""",
+    )
+
+
+@passes_on_stock
+def test_other_operators_are_as_in_stock():
+    x = X.to(bf16).to(DEVICE)
+    assert_expected_inline(
+        ir(x.sum(1), x.sum(dtype=f32), x.cumsum(1), x.cumsum(1, dtype=f32), x.log_softmax(1), F.gelu(x), x.amax(1)),
+        """\
+%0 = bf16[64,512] xla::device_data()
+%1 = bf16[64] aten::sum(%0)
+%2 = f32[] aten::sum(%0)
+%3 = bf16[64,512] aten::cumsum(%0)
+%4 = f32[64,512] aten::cumsum(%0)
+%5 = bf16[64,512] aten::log_softmax(%0)
+%6 = bf16[64,512] aten::gelu(%0)
+%7 = bf16[64] aten::amax(%0)
+return %1, %2, %3, %4, %5, %6, %7
+""",
+    )
+
+
+@passes_on_stock
+def test_operands_of_two_dtypes_are_as_in_stock():
+    x = X.to(bf16).to(DEVICE)
+    assert F.mse_loss(x, X.to(DEVICE)).dtype == f32
