@@ -63,6 +63,14 @@ Tensor product(const Tensor& lhs, int64_t lhs_dim, const Tensor& rhs, int64_t rh
                      ScalarType::Float);
 }
 
+// `t`, the key or the value, for each batch of the query.
+Tensor expanded(const Tensor& t, const Tensor& query) {
+  std::vector<int64_t> sizes = query.sizes().vec();
+  sizes.end()[-2] = t.size(-2);
+  sizes.end()[-1] = t.size(-1);
+  return t.sizes() == IntArrayRef(sizes) ? t : t.expand(sizes);
+}
+
 Tensor times(const Tensor& t, double factor) {
   return factor == 1 ? t : t.mul(factor);
 }
@@ -82,7 +90,7 @@ Tensor masked_softmax(const Tensor& scores) {
 
 Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
                const Form& form) {
-  const Tensor products = times(product(query, -1, key, -1), form.scale);
+  const Tensor products = times(product(query, -1, expanded(key, query), -1), form.scale);
   Tensor scores = viewed(products, form.sizes);
   if (form.causal) {
     const IntArrayRef matrix = IntArrayRef(form.sizes).slice(form.sizes.size() - 2);
@@ -126,7 +134,8 @@ class Attention final : public torch::autograd::Function<Attention> {
     Tensor p = weights(query, key, mask, form);
     const std::optional<Tensor> kept = draw_kept(p, form);
     if (form.narrow) p = p.to(value.scalar_type());
-    const Tensor wide = times(product(drop(p, kept), -1, value, -2), of_kept(form));
+    const Tensor wide =
+        times(product(drop(p, kept), -1, expanded(value, query), -2), of_kept(form));
     ctx->save_for_backward(
         {query, key, value, p, wide, mask.value_or(Tensor()), kept.value_or(Tensor())});
     auto& data = ctx->saved_data;
@@ -159,12 +168,14 @@ class Attention final : public torch::autograd::Function<Attention> {
 
     variable_list results(5);
     if (ctx->needs_input_grad(2)) {
-      results[2] = times(product(drop(p, kept), -2, grad, -2), of_kept(form));
+      const Tensor of_value = product(drop(p, kept), -2, grad, -2);
+      results[2] = times(of_value.sum_to_size(value.sizes()), of_kept(form));
     }
     const bool of_mask = mask && ctx->needs_input_grad(3);
     if (!of_mask && !ctx->needs_input_grad(0) && !ctx->needs_input_grad(1)) return results;
 
-    const Tensor of_weights = times(drop(product(grad, -1, value, -1), kept), of_kept(form));
+    const Tensor of_kept_weights = product(grad, -1, expanded(value, query), -1);
+    const Tensor of_weights = times(drop(of_kept_weights, kept), of_kept(form));
     // What softmax takes off all of a row is the sum of p * of_weights over it, which is also that
     // of grad * result: a sum of fewer numbers, and known before the weights' gradients are.
     const Tensor of_row = (again ? p.mul(of_weights) : grad.mul(result)).sum({-1}, true);
@@ -172,10 +183,11 @@ class Attention final : public torch::autograd::Function<Attention> {
     if (of_mask) results[3] = viewed(of_scores, form.sizes).sum_to_size(mask->sizes());
     if (form.narrow) of_scores = of_scores.to(query.scalar_type());
     if (ctx->needs_input_grad(0)) {
-      results[0] = times(product(of_scores, -1, key, -2), form.scale);
+      results[0] = times(product(of_scores, -1, expanded(key, query), -2), form.scale);
     }
     if (ctx->needs_input_grad(1)) {
-      results[1] = times(product(of_scores, -2, query, -2), form.scale);
+      const Tensor of_key = product(of_scores, -2, query, -2);
+      results[1] = times(of_key.sum_to_size(key.sizes()), form.scale);
     }
     return results;
   }
@@ -227,11 +239,12 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
       at::globalContext().allowFP16BF16ReductionMathSDP()) {
     return std::nullopt;
   }
-  const int64_t shared = group(query, key, enable_gqa);
   if (is_empty(query) || is_empty(key) || is_empty(value) || query.size(-1) != key.size(-1) ||
-      key.size(-2) != value.size(-2) || shared != group(query, value, enable_gqa)) {
+      key.size(-2) != value.size(-2)) {
     return std::nullopt;
   }
+  const int64_t shared = group(query, key, enable_gqa);
+  if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   Form form{scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1)))), dropout, causal,
             narrow_weights.load(std::memory_order_relaxed), query.sizes().vec()};
@@ -244,21 +257,15 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
     rows[rows.size() - 3] /= shared;
     rows[rows.size() - 2] *= shared;
   }
-  const auto sizes_of = [&](const Tensor& t) {
+  const auto reaches_all_rows = [&](const Tensor& t) {
     std::vector<int64_t> sizes = rows;
     sizes.end()[-2] = t.size(-2);
     sizes.end()[-1] = t.size(-1);
-    return sizes;
+    return at::is_expandable_to(t.sizes(), sizes);
   };
-  if (!at::is_expandable_to(key.sizes(), sizes_of(key)) ||
-      !at::is_expandable_to(value.sizes(), sizes_of(value))) {
-    return std::nullopt;
-  }
-  const auto expanded = [&](const Tensor& t) {
-    return t.sizes() == IntArrayRef(sizes_of(t)) ? t : t.expand(sizes_of(t));
-  };
-  const Tensor result = Attention::apply(shared > 1 ? query.reshape(rows) : query, expanded(key),
-                                         expanded(value), mask, form);
+  if (!reaches_all_rows(key) || !reaches_all_rows(value)) return std::nullopt;
+  const Tensor result =
+      Attention::apply(shared > 1 ? query.reshape(rows) : query, key, value, mask, form);
   std::vector<int64_t> sizes = query.sizes().vec();
   sizes.back() = value.size(-1);
   return shared > 1 ? result.view(sizes) : result;
