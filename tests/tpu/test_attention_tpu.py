@@ -35,7 +35,6 @@ def test_a_step_of_attention(tpu_hlo, topology):
         experimental.narrow_attention(False)
     cycles = [program.estimated_cycles for program in (stock, wide, narrow)]
     assert cycles[1] < cycles[0] and cycles[2] < cycles[1], cycles
-    print(topology, cycles)
     temp = [program.memory["temp"] for program in (stock, wide, narrow)]
     assert temp[1] <= temp[0] and temp[2] <= temp[0], temp
 
