@@ -344,8 +344,8 @@ def test_autocast_transformer_has_no_round_trips():
     loss = loss_of(model, *inputs, amp=True)
     forward = round_trips(loss), casts(loss)
     loss.backward()
-    # on stock these are 2, 37, 4 and 80
-    assert (*forward, round_trips(loss, *gradients(model))) == (0, 33, 0)
+    # on stock these are 2, 37 and 4; 8 of the casts are those of attention, which native-attention removes
+    assert (*forward, round_trips(loss, *gradients(model))) == (0, 25, 0)
 
 
 def in_two_processes(program, *arguments, directory):

@@ -16,7 +16,11 @@ from castoff.model.topics import load_topics, select
 PIN = os.environ.get("CASTOFF_PIN", "2.9")
 TOPICS = {topic.key for topic in select(load_topics(ROOT / "patches"), PIN)}
 BIN = ROOT / ".venv" / "bin"
-PROGRAMS = {"typed_torch.py": "torch/grad-dtype", "typed_torch_xla.py": "torch_xla/wide-weight-grad"}
+PROGRAMS = {
+    "typed_torch.py": "torch/grad-dtype",
+    "typed_torch_xla.py": "torch_xla/wide-weight-grad",
+    "typed_attention.py": "torch_xla/native-attention",
+}
 NAMES = {  # the objects that the topics add for users
     "torch.Tensor.grad_dtype": "torch/grad-dtype",
     "torch.autograd.function.FunctionCtx.set_output_grad_dtype": "torch/grad-dtype",
@@ -25,6 +29,8 @@ NAMES = {  # the objects that the topics add for users
     "torch_xla.amp.MasterWeights": "torch_xla/wide-weight-grad",
     "torch_xla.amp.wide_grads": "torch_xla/wide-weight-grad",
     "torch_xla.amp.wide_grads_report": "torch_xla/wide-weight-grad",
+    "torch_xla.experimental.is_narrow_attention": "torch_xla/native-attention",
+    "torch_xla.experimental.narrow_attention": "torch_xla/native-attention",
     "torch_xla.experimental.is_native_mul": "torch_xla/native-mul",
     "torch_xla.experimental.native_mul": "torch_xla/native-mul",
     "torch_xla.experimental.native_mul_context": "torch_xla/native-mul",

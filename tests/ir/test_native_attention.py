@@ -1,0 +1,590 @@
+"""Attention of bfloat16 and float16 tensors from products of these: patches/torch_xla/native-attention."""
+
+import itertools
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import hlo, ir
+from other_process import run, run_tests
+from small_transformer import casts, gradients, loss_of, model_and_data
+from tensors import random
+from torch import nn
+from torch.nn import functional as F
+from torch_xla import experimental
+
+DEVICE = torch_xla.device()
+bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+both_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+SIZES = (2, 3, 5, 4)
+
+
+@pytest.fixture
+def narrow():
+    """The process rounds the weights of attention."""
+    experimental.narrow_attention(True)
+    yield
+    experimental.narrow_attention(False)
+
+
+def operands(*sizes, dtype=bf16, grad=True):
+    """Query, key and value: on the CPU, and the same on XLA."""
+    sizes = sizes or (SIZES,) * 3
+    cpu = [random(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes)]
+    return cpu, [t.to(DEVICE).requires_grad_(grad) for t in cpu]
+
+
+def dots(*tensors):
+    """The dtypes of each product in the pending HLO: of its operands and of its result."""
+    defined, found = {}, []
+    for line in hlo(*tensors).splitlines():
+        name, _, value = line.strip().removeprefix("ROOT ").partition(" = ")
+        if not value:
+            continue
+        defined[name] = value.split("[")[0]
+        if " dot(" in value:
+            left, right = value.split(" dot(")[1].split(")")[0].split(", ")
+            found.append(f"{defined[left]} {defined[right]} {defined[name]}")
+    return found
+
+
+# ---- the graph
+
+
+@fails_on_stock
+def test_forward():
+    _, (q, k, v) = operands(grad=False)
+    assert_expected_inline(
+        ir(F.scaled_dot_product_attention(q, k, v)),
+        """\
+%0 = bf16[2,3,5,4] xla::device_data()
+%1 = f32[] xla::device_data()
+%2 = bf16[2,3,5,4] xla::device_data()
+%3 = bf16[2,3,5,4] xla::device_data()
+%4 = f32[2,3,5,5] xla::dot_general(%3, %2)
+%5 = f32[2,3,5,5] aten::mul(%4, %1)
+%6 = f32[2,3,5,5] aten::softmax(%5)
+%7 = f32[2,3,5,4] xla::dot_general(%6, %0)
+%8 = bf16[2,3,5,4] xla::cast(%7)
+return %8
+""",
+    )
+
+
+@fails_on_stock
+def test_backward():
+    _, leaves = operands()
+    grad = random(*SIZES, seed=3).to(DEVICE)
+    F.scaled_dot_product_attention(*leaves, scale=1.0).backward(grad)
+    assert_expected_inline(
+        ir(*(t.grad for t in leaves)),
+        """\
+%0 = bf16[2,3,5,4] xla::device_data()
+%1 = f32[] prim::Constant()
+%2 = bf16[2,3,5,4] xla::device_data()
+%3 = bf16[2,3,5,4] xla::device_data()
+%4 = f32[2,3,5,5] xla::dot_general(%3, %0)
+%5 = f32[2,3,5,5] aten::softmax(%4)
+%6 = f32[2,3,5,4] xla::dot_general(%5, %2)
+%7 = bf16[2,3,5,4] xla::device_data()
+%8 = f32[2,3,5,4] xla::cast(%7)
+%9 = f32[2,3,5,4] aten::mul(%8, %6)
+%10 = f32[2,3,5,1] aten::sum(%9)
+%11 = f32[2,3,5,5] xla::dot_general(%7, %2)
+%12 = f32[2,3,5,5] aten::sub(%11, %10, %1)
+%13 = f32[2,3,5,5] aten::mul(%5, %12)
+%14 = f32[2,3,5,4] xla::dot_general(%13, %0)
+%15 = bf16[2,3,5,4] xla::cast(%14)
+%16 = f32[2,3,5,4] xla::dot_general(%13, %3)
+%17 = bf16[2,3,5,4] xla::cast(%16)
+%18 = f32[2,3,5,4] xla::dot_general(%5, %7)
+%19 = bf16[2,3,5,4] xla::cast(%18)
+return %15, %17, %19
+""",
+    )
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_narrow(narrow, dropout):
+    _, leaves = operands()
+    grad = random(*SIZES, seed=3).to(DEVICE)
+    result = F.scaled_dot_product_attention(*leaves, dropout_p=dropout)
+    assert dots(result) == ["bf16 bf16 f32"] * 2
+    result.backward(grad)
+    assert dots(*(t.grad for t in leaves)) == ["bf16 bf16 f32"] * 6
+
+
+@fails_on_stock
+def test_no_copy_of_a_key_that_heads_share():
+    _, (q, k, v) = operands((2, 6, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4))
+    result = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert "6,7,4" not in ir(result)
+    result.sum().backward()
+    assert "6,7,4" not in ir(q.grad, k.grad, v.grad)
+
+
+# ---- values
+
+
+def oracle(attend, cpu, mask, grad):
+    """Attention in float64 of what the operands hold, and its gradients."""
+    leaves = [t.double().requires_grad_() for t in cpu]
+    if mask is not None and mask.is_floating_point():
+        mask = mask.double()
+    result = attend(*leaves, mask)
+    result.backward(grad.double())
+    return [result.detach(), *(t.grad for t in leaves)]
+
+
+def computed(attend, cpu, mask, grad):
+    leaves = [t.to(DEVICE).requires_grad_() for t in cpu]
+    result = attend(*leaves, mask if mask is None else mask.to(DEVICE))
+    result.backward(grad.to(DEVICE))
+    return [result.detach(), *(t.grad for t in leaves)]
+
+
+def by_torch(q, k, v, mask, is_causal=False, scale=None, enable_gqa=False):
+    """What stock computes: torch's formula, which takes a mask as numbers."""
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    return math(q, k, v, mask, 0.0, is_causal, None, scale=scale, enable_gqa=enable_gqa)[0]
+
+
+def errors(found, exact):
+    return [(a.cpu().double() - b).abs().mean().item() for a, b in zip(found, exact, strict=True)]
+
+
+T, S = 16, 24
+LOWER = torch.ones(T, S).tril().bool()
+SOME_KEYS = random(2, 1, 1, S, seed=7, dtype=f32) > 0
+NO_KEY = LOWER.clone().index_fill_(0, torch.tensor([0, 3]), False)
+BIAS = random(2, 4, T, S, seed=8, dtype=f32)
+Q, K, HALF, ONE = (2, 4, T, 8), (2, 4, S, 8), (2, 2, S, 8), (2, 1, S, 8)
+FORMS = {
+    "plain": (Q, K, K, None, {}),
+    "float16": (Q, K, K, None, {"dtype": f16}),
+    "float16, masked": (Q, K, K, BIAS.half(), {"dtype": f16}),
+    "causal": (Q, K, K, None, {"is_causal": True}),
+    "causal, more queries": ((2, 4, S, 8), Q, Q, None, {"is_causal": True}),
+    "bool mask": (Q, K, K, LOWER, {}),
+    "mask of keys": (Q, K, K, SOME_KEYS, {}),
+    "queries without a key": (Q, K, K, NO_KEY, {}),
+    "additive mask": (Q, K, K, BIAS.to(bf16), {}),
+    "additive float32 mask": (Q, K, K, BIAS, {}),
+    "additive mask, 2-d, infinite": (Q, K, K, torch.zeros(T, S).masked_fill(~NO_KEY, -torch.inf), {}),
+    "scale": (Q, K, K, None, {"scale": 0.3}),
+    "negative scale": (Q, K, K, None, {"scale": -0.3}),
+    "grouped": (Q, HALF, HALF, None, {"enable_gqa": True}),
+    "grouped, masked": (Q, HALF, HALF, LOWER, {"enable_gqa": True}),
+    "grouped, causal": (Q, HALF, HALF, None, {"enable_gqa": True, "is_causal": True}),
+    "one head of key and value": (Q, ONE, ONE, BIAS, {}),
+    "one key for the batch": (Q, K[1:], (1, *K[1:]), None, {}),
+    "value of another width": (Q, K, (2, 4, S, 5), None, {}),
+    "3-d": (Q[1:], K[1:], K[1:], None, {}),
+    "3-d, causal": (Q[1:], K[1:], K[1:], None, {"is_causal": True}),
+    "2-d": (Q[2:], K[2:], K[2:], LOWER, {}),
+    "5-d": ((2, *Q), (2, *K), (2, *K), None, {}),
+    "odd": ((1, 3, 1, 7), (1, 3, 13, 7), (1, 3, 13, 3), None, {}),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_as_exact_as_torchs_formula(form):
+    """By mean error against float64; what both round is the result, and what differs the order of sums."""
+    q, k, v, mask, options = form
+    dtype = options.get("dtype", bf16)
+    options = {name: value for name, value in options.items() if name != "dtype"}
+    cpu, _ = operands(q, k, v, dtype=dtype)
+    grad = random(*q[:-1], v[-1], dtype=dtype, seed=3)
+
+    def attend(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
+
+    def stock(q, k, v, mask):
+        return by_torch(q, k, v, mask, **options)
+
+    exact = oracle(attend, cpu, mask, grad)
+    ours = computed(attend, cpu, mask, grad)
+    assert not any("f32 f32" in dot for dot in dots(*ours))
+    error, reference = errors(ours, exact), errors(computed(stock, cpu, mask, grad), exact)
+    limits = [1.05 * r + 1e-7 for r in reference]
+    assert all(e <= limit for e, limit in zip(error, limits, strict=True)), (error, reference)
+
+
+@fails_on_stock
+@both_dtypes
+def test_narrow_rounds_the_weights_only(narrow, dtype):
+    cpu, _ = operands(Q, K, K, dtype=dtype)
+    grad = random(*Q, dtype=dtype, seed=3)
+    exact = oracle(F.scaled_dot_product_attention, cpu, LOWER, grad)
+    ours = computed(F.scaled_dot_product_attention, cpu, LOWER, grad)
+    for found, wanted in zip(ours, exact, strict=True):
+        error = (found.cpu().double() - wanted).abs().max()
+        assert error <= 2 * torch.finfo(dtype).eps * wanted.abs().max()
+
+
+@fails_on_stock
+def test_scores_do_not_overflow_float16():
+    q = torch.full((1, 2, 3, 64), 200.0, dtype=f16).to(DEVICE)
+    result = F.scaled_dot_product_attention(q, q, q)
+    assert dots(result)[0] == "f16 f16 f32"
+    assert torch.equal(result.cpu(), q.cpu())
+
+
+# ---- gradients
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", [bf16, f32])
+def test_the_gradient_of_a_mask(dtype):
+    cpu, (q, k, v) = operands(Q, K, K)
+    bias = random(4, 1, S, dtype=dtype, seed=5)
+    grad = random(*Q, seed=3)
+    mask = bias.to(DEVICE).requires_grad_()
+    result = F.scaled_dot_product_attention(q, k, v, mask)
+    result.backward(grad.to(DEVICE))
+    exact = bias.double().requires_grad_()
+    F.scaled_dot_product_attention(*(t.double() for t in cpu), exact).backward(grad.double())
+    assert mask.grad.dtype == dtype and "f32 f32 f32" not in dots(result)
+    torch.testing.assert_close(mask.grad.cpu().double(), exact.grad, rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("wanted", [c for n in (1, 2) for c in itertools.combinations(range(3), n)], ids=str)
+def test_of_some_operands(wanted):
+    cpu, leaves = operands(Q, K, K)
+    for i, t in enumerate(leaves):
+        t.requires_grad_(i in wanted)
+    grad = random(*Q, seed=3)
+    F.scaled_dot_product_attention(*leaves).backward(grad.to(DEVICE))
+    exact = oracle(F.scaled_dot_product_attention, cpu, None, grad)[1:]
+    assert len(dots(*(leaves[i].grad for i in wanted))) == {(2,): 2}.get(wanted, 3 + len(wanted))
+    for i, t in enumerate(leaves):
+        assert (t.grad is not None) == (i in wanted)
+        if i in wanted:
+            torch.testing.assert_close(t.grad.cpu().double(), exact[i], rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("mask", [None, LOWER, BIAS], ids=["plain", "bool", "additive"])
+def test_gradients_of_gradients(mask):
+    cpu, leaves = operands(Q, K, K)
+    grad = random(*Q, seed=3)
+
+    def second(attend, leaves, mask, grad):
+        result = attend(*leaves, mask)
+        first = torch.autograd.grad(result, leaves, grad, create_graph=True)
+        return torch.autograd.grad(sum(t.float().square().sum() for t in first), leaves)
+
+    on_xla = mask if mask is None else mask.to(DEVICE)
+    found = second(F.scaled_dot_product_attention, leaves, on_xla, grad.to(DEVICE))
+    assert "f32 f32 f32" not in dots(F.scaled_dot_product_attention(*leaves))
+    wide = mask.double() if mask is not None and mask.is_floating_point() else mask
+    exact = second(by_torch, [t.double().requires_grad_() for t in cpu], wide, grad.double())
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.cpu().double(), b.double(), rtol=5e-2, atol=5e-2 * b.abs().max().item())
+
+
+@fails_on_stock
+def test_gradients_of_leaves_that_want_float32():
+    cpu, leaves = operands(Q, K, K)
+    for t in leaves:
+        t.grad_dtype = f32
+    grad = random(*Q, seed=3)
+    F.scaled_dot_product_attention(*leaves).backward(grad.to(DEVICE))
+    exact = oracle(F.scaled_dot_product_attention, cpu, None, grad)[1:]
+    for t, wanted in zip(leaves, exact, strict=True):
+        assert t.grad.dtype == f32
+        torch.testing.assert_close(t.grad.cpu().double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant):
+    _, leaves = operands(Q, K, K)
+    grad = random(*Q, seed=3).to(DEVICE)
+    F.scaled_dot_product_attention(*leaves).backward(grad)
+    expected = [t.grad.cpu() for t in leaves]
+    for t in leaves:
+        t.grad = None
+    attend = F.scaled_dot_product_attention
+    result = torch.utils.checkpoint.checkpoint(attend, *leaves, use_reentrant=reentrant)
+    result.backward(grad)
+    assert not any("f32 f32" in dot for dot in dots(*(t.grad for t in leaves)))
+    for t, wanted in zip(leaves, expected, strict=True):
+        assert torch.equal(t.grad.cpu(), wanted)
+
+
+# ---- dropout
+
+
+def with_dropout(attend, cpu, grad):
+    leaves = [t.to(DEVICE).requires_grad_() for t in cpu]
+    torch_xla.manual_seed(5)
+    result = attend(*leaves)
+    result.backward(grad.to(DEVICE))
+    return [t.cpu().double() for t in (result, *(t.grad for t in leaves))]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("key", [K, HALF], ids=["heads", "grouped"])
+def test_dropout_drops_what_stock_drops(key):
+    cpu, _ = operands(Q, key, key)
+    grad = random(*Q, seed=3)
+
+    def ours(q, k, v):
+        result = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, enable_gqa=True)
+        assert not any("f32 f32" in dot for dot in dots(result))
+        return result
+
+    def stock(q, k, v):
+        math = torch.ops.aten._scaled_dot_product_attention_math
+        return math(q, k, v, None, 0.3, False, None, enable_gqa=True)[0]
+
+    for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+def test_dropout_under_gradients_of_gradients():
+    """The same weights are dropped when the weights are computed again: the result is linear in the value."""
+    _, (q, k, v) = operands(Q, K, K)
+    result = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    assert not any("f32 f32" in dot for dot in dots(result))
+    ones = torch.ones_like(result).requires_grad_()
+    (of_value,) = torch.autograd.grad(result, v, ones, create_graph=True)
+    (back,) = torch.autograd.grad(of_value, ones, v.detach())
+    torch.testing.assert_close(back.cpu(), result.detach().cpu(), rtol=2e-2, atol=2e-2)
+
+
+# ---- what stays as in stock
+
+Z = (2, 3, 0, 4)
+UNTOUCHED = {
+    "float32": (f32, SIZES, SIZES, {}),
+    "no query": (bf16, Z, SIZES, {}),
+    "no key": (bf16, SIZES, Z, {}),
+    "no heads": (bf16, (2, 0, 5, 4), (2, 0, 5, 4), {"enable_gqa": False}),
+    "everything dropped": (bf16, SIZES, SIZES, {"dropout_p": 1.0}),
+    "a batch that the key adds": (bf16, SIZES[1:], SIZES, {}),
+}
+
+
+@passes_on_stock
+@pytest.mark.parametrize(("dtype", "q", "k", "options"), UNTOUCHED.values(), ids=UNTOUCHED.keys())
+def test_other_forms_are_stocks(dtype, q, k, options):
+    _, (q, k, v) = operands(q, k, k, dtype=dtype)
+    math = torch.ops.aten._scaled_dot_product_attention_math
+    expected = math(q, k, v, None, options.get("dropout_p", 0.0))[0]
+    found = F.scaled_dot_product_attention(q, k, v, **options)
+    assert ir(found) == ir(expected)
+    assert torch.equal(found.cpu(), expected.cpu())
+
+
+ERRORS = {
+    "dtypes": lambda q, k, v: (q, k.float(), v),
+    "sizes": lambda q, k, v: (q, k[..., :3], v),
+    "heads": lambda q, k, v: (q, k[:, :2], v),
+    "mask and causal": lambda q, k, v: (q, k, v, k @ k.mT, 0.0, True),
+    "mask of another size": lambda q, k, v: (q, k, v, k),
+    "mask of integers": lambda q, k, v: (q, k, v, (k @ k.mT).int()),
+    "vectors": lambda q, k, v: (q[0, 0, 0], k[0, 0, 0], v[0, 0, 0]),
+}
+
+
+@passes_on_stock
+@pytest.mark.parametrize("arguments", ERRORS.values(), ids=ERRORS.keys())
+def test_errors_are_torchs(arguments):
+    _, leaves = operands(grad=False)
+    with pytest.raises((RuntimeError, ValueError)):
+        F.scaled_dot_product_attention(*arguments(*leaves)).cpu()
+
+
+@passes_on_stock
+def test_torch_can_be_asked_for_bfloat16_throughout():
+    _, (q, k, v) = operands(grad=False)
+    allow = torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp
+    try:
+        allow(True)
+        assert dots(F.scaled_dot_product_attention(q, k, v)) == ["bf16 bf16 bf16"] * 2
+    finally:
+        allow(False)
+
+
+@passes_on_stock
+def test_transforms():
+    cpu, (q, k, v) = operands(grad=False)
+
+    def total(q):
+        return F.scaled_dot_product_attention(q, k, v).float().sum()
+
+    each = torch.func.vmap(F.scaled_dot_product_attention)(q, k, v)
+    expected = F.scaled_dot_product_attention(*(t.double() for t in cpu))
+    torch.testing.assert_close(each.cpu().double(), expected, rtol=2e-2, atol=2e-2)
+    assert torch.func.grad(total)(q).cpu().isfinite().all()
+
+
+# ---- where it is called
+
+
+@fails_on_stock
+def test_modules():
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).to(bf16).to(DEVICE)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to(bf16).to(DEVICE)
+    x = random(2, 5, 8).to(DEVICE)
+    for result in (attention(x, x, x, need_weights=False)[0], layer(x)):
+        assert not any("f32 f32" in dot for dot in dots(result))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_autograd(mode):
+    _, leaves = operands(grad=False)
+    with mode():
+        assert dots(F.scaled_dot_product_attention(*leaves)) == ["bf16 bf16 f32", "f32 bf16 f32"]
+
+
+@fails_on_stock
+def test_autocast():
+    """Autocast, which would narrow the scores, has no say within."""
+    _, leaves = operands()
+    with torch.autocast("xla", dtype=bf16):
+        result = F.scaled_dot_product_attention(*leaves)
+    result.sum().backward()
+    assert dots(result) == ["bf16 bf16 f32", "f32 bf16 f32"]
+    assert "bf16 bf16 bf16" not in dots(*(t.grad for t in leaves))
+
+
+@fails_on_stock
+def test_torch_compile():
+    cpu, leaves = operands(Q, K, K)
+    grad = random(*Q, seed=3)
+
+    @torch.compile(backend="openxla")
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def step():
+        for t in leaves:
+            t.grad = None
+        result = attend(*leaves)
+        result.backward(grad.to(DEVICE))
+        return [result.detach().cpu(), *(t.grad.cpu() for t in leaves)]
+
+    def eager():
+        def attend(q, k, v, mask):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        return [t.cpu() for t in computed(attend, cpu, None, grad)]
+
+    wide = step()
+    for a, b in zip(wide, eager(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+    experimental.narrow_attention(True)
+    try:
+        changed = step()
+        for a, b in zip(changed, eager(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+    finally:
+        experimental.narrow_attention(False)
+    assert not all(map(torch.equal, wide, changed)), "a function is compiled again when the choice changes"
+
+
+@fails_on_stock
+def test_transformer():
+    """The casts of a bfloat16 transformer's step, which on stock are 8 and 46, of scores' size or of operands'."""
+    model, *inputs = model_and_data(bf16)
+    with experimental.native_mul_context():
+        loss = loss_of(model, *inputs)
+        forward = casts(loss)
+        loss.backward()
+        assert (forward, casts(loss, *gradients(model))) == (2, 10)
+
+
+# ---- in other processes
+
+PROGRAM = """
+import torch, torch_xla
+from ir_text import ir
+q = torch.ones(2, 3, 5, 4, dtype=torch.bfloat16, device=torch_xla.device())
+torch_xla.sync()
+text = ir(torch.nn.functional.scaled_dot_product_attention(q, q, q))
+print("dots", text.count("dot_general"), "casts", text.count("cast"))
+"""
+
+
+@fails_on_stock
+def test_environment():
+    assert "dots 2 casts 2" in run("-c", PROGRAM, XLA_NARROW_ATTENTION="1")
+
+
+ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.narrow_attention(True)\n" + PROGRAM
+
+
+@fails_on_stock
+@pytest.mark.parametrize("topic", ["native-attention", "matmul-out-dtype"])
+def test_disabled(topic):
+    """Stock behaviour, and a word to who asks for more."""
+    output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE=topic)
+    assert "dots 0" in output
+    assert output.count("narrow_attention has no effect") == 1
+
+
+@fails_on_stock
+def test_functionalization_off():
+    chosen = "without_autograd or gradients_of_gradients or narrow"
+    output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
+    assert " passed" in output and "failed" not in output
+
+
+SPMD = """
+import os, pathlib
+import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
+torch_xla.runtime.use_spmd()
+mesh = xs.Mesh(numpy.arange(4), (2, 2), ("data", "model"))
+
+def step(attend):
+    leaves = []
+    for seed in range(3):
+        t = torch.randn(4, 4, 8, 16, generator=torch.Generator().manual_seed(seed)).bfloat16().to(torch_xla.device())
+        xs.mark_sharding(t, mesh, ("data", "model", None, None))
+        leaves.append(t.requires_grad_())
+    grad = torch.randn(4, 4, 8, 16).bfloat16().to(torch_xla.device())
+    xs.mark_sharding(grad, mesh, ("data", "model", None, None))
+    result = attend(*leaves)
+    result.backward(grad)
+    outputs = [result, *(t.grad for t in leaves)]
+    text = torch_xla._XLAC._get_xla_tensors_hlo(outputs)
+    torch_xla.sync()
+    return [t.detach().cpu() for t in outputs], text
+
+def collectives():  # of the step's program, the one with exponentials: to read a result takes another
+    names = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+    texts = [file.read_text() for file in pathlib.Path(os.environ["DUMP"]).glob("*after_optimizations.txt")]
+    (text,) = [text for text in texts if " exponential(" in text]
+    return [name for name in names if name + "(" in text]
+
+values, text = step(torch.nn.functional.scaled_dot_product_attention)
+assert text.count("dot(") == 6 and "f32[4,4,8,8]" in text
+print("collectives", collectives())
+assert all(t.isfinite().all() for t in values)
+"""
+
+
+@fails_on_stock
+def test_spmd(tmp_path):
+    """Sharded over batch and heads each device computes its own part."""
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_cpu_use_xnnpack=false"
+    output = run("-c", SPMD, CPU_NUM_DEVICES="4", XLA_FLAGS=flags, DUMP=str(tmp_path))
+    assert "collectives []" in output
