@@ -1,7 +1,5 @@
 """The picture of an audit's page in docs/audit.md, of a real audit.
 
-    .venv/bin/python bench/audit_page.py --python PATCHED/bin/python [--page FILE]
-
 Audits bench/audited_llama.py in an environment with patched wheels and transformers, and has Chromium draw the top of
 its page into docs/images/audit-light.png and audit-dark.png. --page keeps the page.
 """
@@ -58,7 +56,10 @@ def main(
     python: Annotated[Path, typer.Option(help="Python of an environment with patched wheels and transformers.")],
     page: Annotated[Path | None, typer.Option(help="Where to keep the page.")] = None,
 ) -> None:
-    """Draw the picture of an audit's page."""
+    """.venv/bin/python bench/audit_page.py --python PATCHED/bin/python
+
+    Draw the picture of an audit's page.
+    """
     os.environ["PJRT_DEVICE"] = "CPU"
     with tempfile.TemporaryDirectory() as folder:
         path = (page or Path(folder) / "audit.html").resolve()

@@ -1,6 +1,6 @@
 """Trains a tiny bfloat16 Llama of transformers for four steps with wide gradients, and prints what was found as JSON.
 
-    PJRT_DEVICE=CPU python bench/llama_step.py
+    python bench/llama_step.py
 
 Run by pins.py with the transformers of each pin's time. The weights are random; nothing is downloaded.
 """

@@ -89,7 +89,10 @@ def test_the_readme_has_our_own_pins() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     topics = load_topics(ROOT / "patches")
     for pin in read_status(ROOT).pins:
-        names = dict.fromkeys(f"`{topic.name}`" for topic in topics if topic.applies(pin))
-        cell = "all" if len(names) == len({topic.name for topic in topics}) else ", ".join(names)
+        there = {topic.name: topic.applies(pin) for topic in topics}  # of two with one name, the later one
+        missing = [f"`{name}`" for name, applies in there.items() if not applies]
+        present = [f"`{name}`" for name, applies in there.items() if applies]
+        cell = ", ".join(present) if len(missing) > len(present) else f"all but {', '.join(missing)}"
+        cell = cell if missing else "all"
         pythons = ", ".join(load_pin(ROOT / "pins", pin).pythons)
-        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| {cell} \|$", readme, re.MULTILINE), pin
+        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| [^|]+ \| {cell} \|$", readme, re.MULTILINE), pin
