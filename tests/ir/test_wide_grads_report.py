@@ -142,10 +142,13 @@ FORMS = {
     "transposed": (lambda w: w.t(), None),
     "a part": (lambda w: w[:4], None),
     "expanded": (lambda w: w.expand(2, 8, 8), None),
-    "abs": (lambda w: w.abs(), "Abs"),
-    "rows": (lambda w: w[torch.tensor([1, 1, 0], device=w.device)], "Index"),
-    "cast": (lambda w: w.float().to(w.dtype), "ToCopy"),
-    "divided": (lambda w: w / 3, "Div"),
+    "abs": (lambda w: w.abs(), None),
+    "rows": (lambda w: w[torch.tensor([1, 1, 0], device=w.device)], None),
+    "cast": (lambda w: w.float().to(w.dtype), None),
+    "divided": (lambda w: w / 3, None),
+    "softplus": (torch.nn.functional.softplus, "Softplus"),
+    "softplus of abs": (lambda w: torch.nn.functional.softplus(w.abs()), "Softplus"),
+    "abs of softplus": (lambda w: torch.nn.functional.softplus(w).abs(), "Softplus"),
 }
 
 

@@ -33,6 +33,8 @@ def install() -> None:
         "wide-weight-grad",
         ctypes.c_void_p(torch_half.castoff_grad_dtype_tensors_in_use()),
         ctypes.cast(torch_half.castoff_grad_dtype_over_edge, ctypes.c_void_p),
+        ctypes.cast(torch_half.castoff_grad_dtype_declare, ctypes.c_void_p),
     )
+    _grad_dtype.at_first_use(lambda: _castoff.install_kernels("wide-functions"))
     _grad_dtype.at_first_use(_wide_optimizers.install)
     _installed = True

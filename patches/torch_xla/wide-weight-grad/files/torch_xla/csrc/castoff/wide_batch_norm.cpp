@@ -88,6 +88,7 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm(DispatchKeySet keys, const Tensor&
   }();
   auto& [output, mean, invstd] = results;
   torch::autograd::set_history(std::vector<Tensor>{output, mean, invstd}, node);
+  node->remember_dtype();
   node->save(mean, /*is_needed=*/true, /*is_output=*/true);
   node->save(invstd, /*is_needed=*/true, /*is_output=*/true);
   return results;

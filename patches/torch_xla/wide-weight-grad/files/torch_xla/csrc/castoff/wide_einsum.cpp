@@ -179,6 +179,10 @@ Tensor einsum(DispatchKeySet keys, c10::string_view equation, at::TensorList ten
       is_any([](const Tensor& t) { return has_forward_gradient(t); })) {
     return Overridden<at::_ops::einsum>::call(keys, equation, tensors, path);
   }
+  // Of weights alone: bmm hands on.
+  if (std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return is_wide(t); })) {
+    return by_way_of_bmm(equation, tensors, path);
+  }
   auto pair = tensors.size() == 2 ? parse(equation, tensors[0], tensors[1]) : std::nullopt;
   if (!pair) return by_way_of_bmm(equation, tensors, path);
   const auto node =

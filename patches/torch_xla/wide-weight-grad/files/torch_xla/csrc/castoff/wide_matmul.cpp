@@ -46,13 +46,15 @@ class WideMatmul final : public Formula {
     if (is_wide) {
       return batched ? contract(grad, rhs, {2}, {2}, {0}, {0}) : contract(grad, rhs, {1}, {1});
     }
-    return batched ? grad.bmm(rhs.transpose(1, 2)) : grad.mm(rhs.t());
+    const Tensor narrow = grad.to(rhs.scalar_type());
+    return batched ? narrow.bmm(rhs.transpose(1, 2)) : narrow.mm(rhs.t());
   }
   Tensor of_rhs(const Tensor& grad, const Tensor& lhs, bool is_wide) const {
     if (is_wide) {
       return batched ? contract(lhs, grad, {1}, {1}, {0}, {0}) : contract(lhs, grad, {0}, {0});
     }
-    return batched ? lhs.transpose(1, 2).bmm(grad) : lhs.t().mm(grad);
+    const Tensor narrow = grad.to(lhs.scalar_type());
+    return batched ? lhs.transpose(1, 2).bmm(narrow) : lhs.t().mm(narrow);
   }
 };
 
@@ -87,12 +89,17 @@ std::shared_ptr<const Formula> formula_of() {
 
 template <class Op>
 Tensor product(DispatchKeySet keys, const Tensor& lhs, const Tensor& rhs) {
-  if (!in_use() || (!is_wide(lhs) && !is_wide(rhs)) || has_forward_gradient(lhs, rhs)) {
+  if (!in_use()) return Overridden<Op>::call(keys, lhs, rhs);
+  const Weights weights(lhs, rhs);
+  if (!weights.any() || has_forward_gradient(lhs, rhs)) {
     return Overridden<Op>::call(keys, lhs, rhs);
   }
   const auto node = make_node(formula_of<Op>(), lhs, rhs);
   node->save_factors(0, lhs, rhs);
-  return record(node, [&] { return Op::redispatch(keys & c10::after_autograd_keyset, lhs, rhs); });
+  const Tensor result =
+      record(node, [&] { return Op::redispatch(keys & c10::after_autograd_keyset, lhs, rhs); });
+  if (weights.wide.size() == 2) declare_wide(result);  // else the other one is an input
+  return result;
 }
 
 template <class Op>

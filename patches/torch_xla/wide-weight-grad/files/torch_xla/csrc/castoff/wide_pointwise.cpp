@@ -40,13 +40,17 @@ class WideMul final : public Formula {
 
 Tensor mul(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   using Op = at::_ops::mul_Tensor;
-  if (!in_use() || (!is_wide(self) && !is_wide(other)) || has_forward_gradient(self, other)) {
+  if (!in_use()) return Overridden<Op>::call(keys, self, other);
+  const Weights weights(self, other);
+  if (!weights.any() || has_forward_gradient(self, other)) {
     return Overridden<Op>::call(keys, self, other);
   }
   const auto node = make_node(std::make_shared<const WideMul>(), self, other);
   node->save_factors(0, self, other);
-  return record(node,
-                [&] { return Op::redispatch(keys & c10::after_autograd_keyset, self, other); });
+  const Tensor result =
+      record(node, [&] { return Op::redispatch(keys & c10::after_autograd_keyset, self, other); });
+  hand_on(result, weights);
+  return result;
 }
 
 Tensor addcmul(DispatchKeySet keys, const Tensor& self, const Tensor& tensor1,

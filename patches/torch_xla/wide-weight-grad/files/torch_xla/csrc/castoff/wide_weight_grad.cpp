@@ -29,6 +29,20 @@ Tensor to_float(const Tensor& t) {
   return t.to(ScalarType::Float);
 }
 
+void declare_wide(const Tensor& output) {
+  if (!output.requires_grad() || !at::isReducedFloatingType(output.scalar_type())) return;
+  const char* error =
+      grad_dtypes.declare(output.unsafeGetTensorImpl(), static_cast<int>(ScalarType::Float));
+  TORCH_CHECK(error == nullptr, error);
+}
+
+void hand_on(const Tensor& output, const Weights& weights) {
+  if (!weights.any() || !weights.alone) return;
+  c10::SymInt size = 0;
+  for (const Tensor& weight : weights.wide) size += weight.sym_numel();
+  if (output.sym_numel() <= size) declare_wide(output);
+}
+
 // ---- nodes
 
 namespace {
@@ -54,10 +68,9 @@ void WideNode::release_variables() {
 
 Wants WideNode::wants() const {
   Wants wants;
-  const auto narrow = c10::typeMetaToScalarType(input_metadata(0).dtype());
   for (size_t i = 0; i < num_outputs(); ++i) {
     wants.any.push_back(task_should_compute_output(i));
-    wants.wide.push_back(wants.any[i] && is_wide(next_edge(i), narrow));
+    wants.wide.push_back(wants.any[i] && is_wide(next_edge(i), narrow_));
   }
   return wants;
 }
@@ -168,6 +181,10 @@ Tensor float_dot(const Factor& lhs, const Factor& rhs, bool batched) {
 Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contracting,
                 at::IntArrayRef rhs_contracting, at::IntArrayRef lhs_batch,
                 at::IntArrayRef rhs_batch) {
+  if (lhs.scalar_type() != rhs.scalar_type()) {  // the gradient of a product of weights is wide
+    return contract(to_float(lhs), to_float(rhs), lhs_contracting, rhs_contracting, lhs_batch,
+                    rhs_batch);
+  }
   const Factor left(lhs, lhs_contracting, lhs_batch), right(rhs, rhs_contracting, rhs_batch);
   const Tensor product = float_dot(left, right, !lhs_batch.empty());
   if (lhs_batch.size() <= 1 && left.free.size() == 1 && right.free.size() == 1) return product;
@@ -182,10 +199,14 @@ Tensor contract(const Tensor& lhs, const Tensor& rhs, at::IntArrayRef lhs_contra
 
 namespace {
 
+torch::Library& kernels() {
+  static auto& library = ::castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
+  return library;
+}
+
 void install() {
   const ::castoff::QuietOverride quiet;
-  torch::Library& library =
-      ::castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
+  torch::Library& library = kernels();
   register_matmuls(library);
   register_einsum(library);
   register_embedding(library);
@@ -200,9 +221,18 @@ void install() {
 // Puts the kernels in place; nullptr, or what went wrong. Call it once, with what torch's topic
 // grad-dtype exports.
 extern "C" __attribute__((visibility("default"))) const char* castoff_wide_weight_grad_install(
-    const std::atomic<int64_t>* tensors_in_use, int (*over_edge)(const torch::autograd::Edge*)) {
+    const std::atomic<int64_t>* tensors_in_use, int (*over_edge)(const torch::autograd::Edge*),
+    const char* (*declare)(c10::TensorImpl*, int)) {
   return castoff::put_in_place([&] {
-    torch_xla::wide_weight_grad::grad_dtypes = {tensors_in_use, over_edge};
+    torch_xla::wide_weight_grad::grad_dtypes = {tensors_in_use, over_edge, declare};
     torch_xla::wide_weight_grad::install();
+  });
+}
+
+// Puts those of functions of weights in place, of which a process without a grad_dtype has none.
+extern "C" __attribute__((visibility("default"))) const char* castoff_wide_functions_install() {
+  return castoff::put_in_place([&] {
+    const castoff::QuietOverride quiet;
+    torch_xla::wide_weight_grad::register_functions(torch_xla::wide_weight_grad::kernels());
   });
 }

@@ -14,6 +14,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -46,6 +47,7 @@ using torch::autograd::variable_list;
 struct GradDtypes {
   const std::atomic<int64_t>* tensors_in_use;
   int (*over_edge)(const Edge*);
+  const char* (*declare)(c10::TensorImpl*, int);
 };
 extern GradDtypes grad_dtypes;
 
@@ -67,6 +69,32 @@ template <class... Operands>
 bool has_forward_gradient(const Operands&... operands) {
   return (torch::autograd::isFwGradDefined(operands) || ...);
 }
+
+// What the kernels of functions of weights know about the operands of a call.
+struct Weights {
+  template <class... Operands>
+  explicit Weights(const Operands&... operands) {
+    (add(operands), ...);
+  }
+  void add(const Tensor& operand) {
+    if (is_wide(operand)) {
+      wide.push_back(operand);
+    } else {
+      alone &= !operand.defined() || !operand.requires_grad();
+    }
+  }
+  bool any() const { return !wide.empty(); }
+
+  c10::SmallVector<Tensor, 2> wide;
+  bool alone = true;  // no other operand has a gradient
+};
+
+// Lets the gradient of `output`, fresh from its operator, be float32 too if it is a function of
+// weights alone (abs(w), w * mask, B @ A): no other operand has a gradient, and it is no larger
+// than the weights are, as what is made of an input would be.
+void hand_on(const Tensor& output, const Weights& weights);
+// The same where that is known.
+void declare_wide(const Tensor& output);
 
 // ---- nodes
 
@@ -118,6 +146,8 @@ class WideNode final : public Node {
   void save(const std::optional<Tensor>& t, bool is_needed = true, bool is_output = false) {
     saved_.push_back(is_needed ? SavedVariable(t, is_output) : SavedVariable());
   }
+  // To be called when the output is known, and before declare_wide.
+  void remember_dtype() { narrow_ = c10::typeMetaToScalarType(input_metadata(0).dtype()); }
   // Saves two factors that are operands `first` and the one after it, each for the other's
   // gradient.
   void save_factors(size_t first, const Tensor& lhs, const Tensor& rhs) {
@@ -131,6 +161,7 @@ class WideNode final : public Node {
 
   const std::shared_ptr<const Formula> formula_;
   std::vector<SavedVariable> saved_;
+  ScalarType narrow_ = ScalarType::Undefined;  // of the output
 };
 
 // The node of an operator with these operands.
@@ -150,6 +181,7 @@ auto record(const std::shared_ptr<WideNode>& node, const Forward& forward) {
     return forward();
   }();
   torch::autograd::set_history(result, node);
+  node->remember_dtype();
   return result;
 }
 
@@ -188,5 +220,6 @@ void register_embedding(torch::Library& library);
 void register_convolution(torch::Library& library);
 void register_pointwise(torch::Library& library);
 void register_batch_norm(torch::Library& library);
+void register_functions(torch::Library& library);
 
 }  // namespace torch_xla::wide_weight_grad
