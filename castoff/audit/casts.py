@@ -237,7 +237,10 @@ def _why_forward(record: Record) -> str:
         return MATH
     if record.function in _ASKED:
         return EXPLICIT
-    return AUTOCAST if record.autocast else MATH
+    if record.autocast:
+        return AUTOCAST
+    # In a function that torch traced, such as that of scan, the program's conversion is an operator.
+    return EXPLICIT if record.function == "_to_copy.default" else MATH
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class ModulePaths:
         stack = self._stack()
         return stack[-1] if stack else ""
 
+    def inside(self) -> bool:
+        """Tell whether a module's forward runs in this thread, or a function that torch traced."""
+        return bool(self._stack())
+
     def parameter(self, tensor: Any) -> str:
         """Return the path of the parameter that an operation's tensor is; "" if it is not one of a known module."""
         reference, name = self._parameters.get(id(tensor), (lambda: None, ""))
@@ -51,6 +55,9 @@ class ModulePaths:
 
     def _begin(self, module: Any, _args: Any) -> None:
         stack = self._stack()
+        if _is_traced(module):
+            stack.append(stack[-1] if stack else "")
+            return
         if id(module) not in self._names:
             self._name(module, stack[-1] if stack else "")
         path = self._names[id(module)]
@@ -68,6 +75,11 @@ class ModulePaths:
         self._roots.append(root)
         for name, module in root.named_modules():
             self._names.setdefault(id(module), f"{path}.{name}" if name else path)
+
+
+def _is_traced(module: Any) -> bool:
+    """Tell whether a module is a function that torch traced, such as that of scan, and none of the program's."""
+    return isinstance(module, torch.fx.GraphModule) and not any(module.children())
 
 
 def _below_functionalization(tensor: Any) -> Any:

@@ -33,7 +33,8 @@ from castoff.audit.dtypes import xla_name
 from castoff.audit.modules import ModulePaths
 
 _TORCH = Path(torch.__file__).parent
-_OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/")
+_OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/", contextlib.__file__)
+_TRACED = ("<frozen", "<eval_with_key>")  # the beginnings of the names of code without a file: Python's own, torch.fx's
 _AUTOGRAD = f"{_TORCH}/autograd/"
 _BACKWARDS = ("backward", "grad", "_engine_run_backward")
 _DEPTH = 12
@@ -102,7 +103,7 @@ class Operations:
         function = call.function
         in_task = torch._C._current_graph_task_id() != -1
         node = torch._C._current_autograd_node() if in_task else None
-        in_backward = in_task or (function in _BACKWARDS and not self._paths.current())
+        in_backward = in_task or (function in _BACKWARDS and not self._paths.inside())
         if in_backward and function in _BACKWARDS:
             function = ""  # the gradient of the root; on some devices a whole backward runs in the calling thread
         self._after_backward |= in_backward
@@ -135,7 +136,7 @@ class Operations:
 
     def _phase(self, call: _Call, args: tuple[Any, ...]) -> str:
         """Return the phase of an operation outside the backward."""
-        if self._paths.current():
+        if self._paths.inside():
             return FORWARD  # also in an optimizer's closure
         if self._optimizers:
             return OPTIMIZER
@@ -327,7 +328,7 @@ def lines() -> Iterator[Frame]:
         file = frame.f_code.co_filename
         if file.startswith(_AUTOGRAD) and frame.f_code.co_name in _BACKWARDS:
             return  # the caller of a backward does not make its operations
-        if not file.startswith(_OURS) and not file.startswith("<frozen"):
+        if not file.startswith(_OURS) and not file.startswith(_TRACED):
             yield Frame(file, frame.f_lineno, frame.f_code.co_name)
             count += 1
         frame = frame.f_back

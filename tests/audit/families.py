@@ -3,14 +3,13 @@
     XLA_SAVE_TENSORS_FILE=FILE python families.py [FAMILY…]
 
 Tiny configurations with random weights; nothing is downloaded. A step is run without an audit while torch_xla
-writes the HLO of what it runs to FILE.0, in which the converts are counted here with regular expressions; then it is
+writes the HLO of what it runs to FILE.0, in which converts.py counts the converts with regular expressions; then it is
 audited. The last line of the output is JSON: by family, both counts, and the casts without a line or a phase.
 """
 
 import gc
 import json
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 import torch
 import torch_xla
 import transformers
+from converts import converts
 from torch import nn
 
 from castoff.audit import audit
@@ -158,16 +158,6 @@ def step_of(family):
         return loss
 
     return step
-
-
-def converts(text):
-    """Counts the conversions in the HLO of graphs, by their dtypes."""
-    counts = Counter()
-    for graph in re.findall(r"^## BEGIN_GRAPH\n(.*?)^## END_GRAPH", text, re.MULTILINE | re.DOTALL):
-        dtypes = dict(re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\w+)\[", graph, re.MULTILINE))
-        found = re.findall(r" = (\w+)\[[^\]]*\]\S* convert\((?:\S+ )?%?([\w.\-]+)\)", graph)
-        counts.update(f"{dtypes[operand]} {dtype}" for dtype, operand in found if dtypes[operand] != dtype)
-    return counts
 
 
 def main():

@@ -8,8 +8,10 @@ ready.then(async () => {
   const text = (selector) => document.querySelector(selector)?.textContent ?? null;
   const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   const frame = (label) => all("#flame g.frame").find((one) => one.getAttribute("aria-label").startsWith(label + ":"));
-  const spill = () => [...all("body *")].filter((one) => !one.closest(".hidden, thead, svg") && one.getClientRects().length
-    && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 90));
+  // What is cut off: outside the window, or wider than what it is in.
+  const spills = (one) => one.getBoundingClientRect().right > innerWidth + 1 || (one.clientWidth > 0 && one.scrollWidth > one.clientWidth + 1);
+  const shown = (one) => one.getClientRects().length > 0 && !one.closest(".hidden, thead, svg, select, script");
+  const spill = () => all("body *").filter(shown).filter(spills).map((one) => one.outerHTML.slice(0, 90));
   const choose = (key, value) => {
     const select = document.querySelector(`select[data-key="${key}"]`);
     select.value = value;
