@@ -95,4 +95,6 @@ def test_the_readme_has_our_own_pins() -> None:
         cell = ", ".join(present) if len(missing) > len(present) else f"all but {', '.join(missing)}"
         cell = cell if missing else "all"
         pythons = ", ".join(load_pin(ROOT / "pins", pin).pythons)
-        assert re.search(rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| [^|]+ \| {cell} \|$", readme, re.MULTILINE), pin
+        assert re.search(
+            rf"^\| {re.escape(pin)}(, the default)? \| {pythons} \| [^|]+ \| {cell} \|$", readme, re.MULTILINE
+        ), pin
