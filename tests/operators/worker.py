@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -194,7 +193,6 @@ def sweep(op: Any, dtype: torch.dtype, count: int, skip: set[tuple[int, str]], d
 
 
 def main() -> None:
-    os.dup2(2, 1) if False else None
     warnings.simplefilter("ignore")
     device = torch_xla.device()
     operators = samples.operators()
