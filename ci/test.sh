@@ -142,6 +142,8 @@ rest_of_2.9() {
   section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
+    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.13
   section 'wide weight gradients on the TPU compiler' \
     .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
