@@ -179,9 +179,12 @@ class TestBackward:
     def test_widens_a_narrow_gradient(self, leaf):
         w = leaf(dtype=BF16)
         w.grad_dtype = F32
-        (w.float() * 1.01).sum().backward()  # the cast's own backward rounds to bfloat16
+        (w.float() * 1.01).sum().backward()
         assert w.grad.dtype is F32
-        assert torch.equal(w.grad.cpu(), torch.full((3,), 1.01).bfloat16().float())
+        exact = torch.full((3,), 1.01)
+        rounded = exact.bfloat16().float()  # by the cast's own backward; on XLA, that of wide-weight-grad does not
+        on_xla = w.device.type == "xla"
+        assert torch.equal(w.grad.cpu(), rounded) or (on_xla and torch.equal(w.grad.cpu(), exact))
 
     @pytest.mark.parametrize("dtype", [F16, BF16, F32, F64])
     def test_none_takes_what_comes(self, leaf, dtype):

@@ -592,8 +592,11 @@ class TestViews:
     @pytest.mark.parametrize("between", [lambda y: y + 0, lambda y: y.clone(), lambda y: y.flip(0)])
     def test_what_is_no_view_does_not(self, leaf, between):
         function = declared(F32)
-        Wide.apply(between(function.apply(leaf()))).backward()
-        assert arrived(function) == (F32, False)
+        w = leaf()
+        Wide.apply(between(function.apply(w))).backward()
+        dtype, wide = arrived(function)
+        assert dtype is F32
+        assert not wide or w.device.type == "xla"  # there wide-weight-grad hands it on
 
 
 @pytest.mark.passes_on_stock

@@ -51,3 +51,19 @@ def test_the_readme_has_the_errors_of_each_pin() -> None:
     shown = {pin: f"{errors['stock']:.1e} → {errors['castoff']:.1e}" for pin, errors in measured.items()}
     assert {pin: text for pin, text in rows if pin in measured} == shown
     assert all(errors["castoff"] <= 1e-6 < errors["stock"] for errors in measured.values())
+
+
+def test_the_readme_has_the_cycles_of_attention() -> None:
+    measured = json.loads((MEASURED / "tpu_attention.json").read_text())
+
+    def ratios(topology: str, *programs: str) -> list[str]:
+        rows = [measured[topology][f"{program}, forward and backward"] for program in programs]
+        columns = ("castoff", "opted in")
+        return [f"{row[column]['cycles'] / row['stock']['cycles']:.2f}" for column in columns for row in rows]
+
+    text = (
+        "of stock's cycles on v5e {}, and {} for a transformer layer; with rounded weights {} and {}; "
+        "on v6e {} for the layer, with rounded weights {};"
+    )
+    text = text.format(*ratios("v5e:2x2", "plain", "layer"), *ratios("v6e:2x2", "layer"))
+    assert text in (ROOT / "README.md").read_text(encoding="utf-8")
