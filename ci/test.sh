@@ -9,8 +9,9 @@
 #   --all        also everything else that CI proves: other pins, upstream's own tests, the C++ hunks, audits of
 #                models, benchmarks, types, companions, releases, the programs in README and docs
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
-#   --pins LIST  the pins that are built and tested beside the default one: "2.6 2.1" unless said otherwise,
-#                "" for none. With 2.6 the C++ hunks are proven and upstream's own tests are run.
+#   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
+#                otherwise "2.6 2.1", without the tests of what is the same on every pin. With 2.6 the C++ hunks are
+#                proven and upstream's own tests are run.
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
 set -euo pipefail
@@ -29,11 +30,12 @@ usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 work=
 all=
 pins='2.6 2.1'
+whole=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=yes ;;
     --keep) work=${2:?--keep wants a folder} && shift ;;
-    --pins) pins=${2?--pins wants a list} && shift ;;
+    --pins) pins=${2?--pins wants a list} && whole=(--whole) && shift ;;
     -h | --help) usage && exit ;;
     *) usage >&2 && exit 2 ;;
   esac
@@ -118,9 +120,9 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
     section "pin $pin: environment: $kind" environment "$kind-$pin"
   done
   section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q -n 2 tests/wheels
-  section "pin $pin: patched wheels" in_environment "patched-$pin" tests/torch tests/ir
+  section "pin $pin: patched wheels" in_environment "patched-$pin" "${whole[@]}" tests/torch tests/ir
   section "pin $pin: stock wheels: what proves a difference must fail" \
-    in_environment "stock-$pin" --stock --tb=native tests/ir tests/torch
+    in_environment "stock-$pin" "${whole[@]}" --stock --tb=native tests/ir tests/torch
   [[ $pin == 2.1 ]] || section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \

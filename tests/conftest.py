@@ -11,6 +11,9 @@ marked ``since("2.6", what)`` where the release is older, as it lacks what the t
 ``ends_the_process_on_stock("2.6")`` is not run on that pin's stock wheels: a process that ends proves a difference
 too, but takes the other tests with it.
 
+A test marked ``default_pin`` proves what is the same on every pin, such as a topic's switch: on other pins it runs with
+``--whole`` alone.
+
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
 
@@ -20,6 +23,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -30,7 +34,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pytest's own
 
-PATCHES = Path(__file__).resolve().parent.parent / "patches"
+ROOT = Path(__file__).resolve().parent.parent
+PATCHES = ROOT / "patches"
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 GOOGLE = "0x1ae0"
@@ -38,6 +43,7 @@ GOOGLE = "0x1ae0"
 
 def pytest_addoption(parser):
     parser.addoption("--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail")
+    parser.addoption("--whole", action="store_true", help="also the tests that other pins leave to the default one")
     parser.addoption(
         "--device", choices=["cpu", "tpu"], default="cpu", help="where the tests run: CPU-XLA (the default) or a TPU"
     )
@@ -47,6 +53,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "fails_on_stock(*pins): shows a difference from stock wheels (of these pins)")
     config.addinivalue_line("markers", "passes_on_stock: shows what is to be as in stock wheels")
     config.addinivalue_line("markers", "since(release, what): needs what torch has since that release")
+    config.addinivalue_line("markers", "default_pin: proves what is the same on every pin")
     config.addinivalue_line("markers", "ends_the_process_on_stock(*pins): not run on stock wheels of these pins")
     config.release = torch_release()
     if config.getoption("--stock"):
@@ -150,6 +157,12 @@ def why_too_old(item, release):
     return None
 
 
+def default_pin():
+    """The pin whose tests are all run."""
+    pins = (ROOT / "castoff" / "model" / "pin.py").read_text(encoding="utf-8")
+    return re.search(r'^DEFAULT_PIN = "(.*)"$', pins, re.MULTILINE)[1]
+
+
 def differs_from_stock(item, release):
     """Whether a test shows a difference from the stock wheels of a release; None if it says nothing of them."""
     marker = item.get_closest_marker("fails_on_stock")
@@ -164,6 +177,14 @@ def ends_the_process_on_stock(item, release):
 
 
 def pytest_collection_modifyitems(config, items):
+    if (
+        config.release is not None
+        and not config.getoption("--whole")
+        and number(config.release) < number(default_pin())
+    ):
+        left_out = [item for item in items if item.get_closest_marker("default_pin") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     for item in items:
         reason = why_too_old(item, config.release)
         if reason is not None:

@@ -361,6 +361,7 @@ def in_two_processes(program, *arguments, directory):
     return files
 
 
+@pytest.mark.default_pin
 def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
     ours, stock = map(torch.load, in_two_processes("small_transformer.py", directory=tmp_path))
     assert ours["round trips"] == 0 < stock["round trips"]
@@ -368,6 +369,7 @@ def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
         assert torch.equal(a, b)
 
 
+@pytest.mark.default_pin
 def test_random_programs_are_byte_for_byte_what_they_were(tmp_path):
     files = in_two_processes("random_casts.py", 0, 40, directory=tmp_path)
     ours, stock = (pickle.loads(file.read_bytes()) for file in files)
@@ -389,6 +391,7 @@ FOLDED = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[6,4] aten::permute(%0)\nr
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_settings():
     assert FOLDED in run("-c", ROUND_TRIP, XLA_IR_DEBUG="1", XLA_USE_32BIT_LONG="1")
 
@@ -401,6 +404,7 @@ def test_functionalization_off(tmp_path):
     assert "failed" not in output
 
 
+@pytest.mark.default_pin
 def test_disabled():
     assert "xla::cast" in run("-c", ROUND_TRIP, CASTOFF_DISABLE="exact-casts")
 

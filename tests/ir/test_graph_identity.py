@@ -474,6 +474,7 @@ print(torch.allclose((x / y + y).cpu(), a / b + b))
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_the_kill_switch():
     assert forked("-c", FIRST_OF_ALL).stdout.strip() == "True"
     assert completed("-c", FIRST_OF_ALL, CASTOFF_DISABLE="graph-identity").stdout.strip() == "False"

@@ -936,6 +936,7 @@ print("libcastoff_torch_xla" in open("/proc/self/maps").read())
 
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
+@pytest.mark.default_pin
 def test_castoff_disable_leaves_stock():
     off = completed("-c", ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
     assert off.stdout.split() == ["False", "True"] and "CASTOFF_DISABLE" not in off.stderr
@@ -961,6 +962,7 @@ def test_library_refuses_another_build(owner, name, monkeypatch):
 @passes_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
 @pytest.mark.since("2.8", "allow_override of Library.impl")
+@pytest.mark.default_pin
 def test_dispatcher_still_warns_of_the_users_own_override():
     done = completed(
         "-c",

@@ -526,6 +526,7 @@ print("dots", text.count("dot_general"), "casts", text.count("cast"))
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_environment():
     assert "dots 2 casts 2" in run("-c", PROGRAM, XLA_NARROW_ATTENTION="1")
 
@@ -535,6 +536,7 @@ ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.narrow_attention(True)\n"
 
 @fails_on_stock
 @pytest.mark.parametrize("topic", ["native-attention", "matmul-out-dtype"])
+@pytest.mark.default_pin
 def test_disabled(topic):
     """Stock behaviour, and a word to who asks for more."""
     output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE=topic)

@@ -518,6 +518,7 @@ def test_transformer():
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_the_step_is_bit_for_bit_stocks(tmp_path):
     """A product of two such numbers is exact in float32: it is rounded once either way."""
     files = [tmp_path / "native", tmp_path / "stock"]
@@ -545,17 +546,20 @@ NATIVE = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[4,6] aten::mul(%0, %0)\nr
 
 @fails_on_stock
 @pytest.mark.parametrize("value", ["1", "true"])
+@pytest.mark.default_pin
 def test_environment(value):
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
 
 @passes_on_stock
 @pytest.mark.parametrize("value", ["0", ""])
+@pytest.mark.default_pin
 def test_environment_that_leaves_stock(value):
     assert NATIVE not in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_settings():
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", XLA_IR_DEBUG="1", XLA_USE_32BIT_LONG="1")
 
@@ -569,6 +573,7 @@ def test_functionalization_off():
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_without_exact_casts():
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", CASTOFF_DISABLE="exact-casts")
 
@@ -577,6 +582,7 @@ ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.native_mul(True)\n" + PRO
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_disabled():
     """Stock behaviour, and a word to who asks for more."""
     output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE="native-mul")

@@ -754,6 +754,7 @@ def test_functionalization_off():
 
 
 @passes_on_stock
+@pytest.mark.default_pin
 def test_castoff_disable_leaves_stock():
     for disabled in ("out-dtype-op", "matmul-out-dtype"):
         done = completed("-c", OFF, CASTOFF_DISABLE=disabled)

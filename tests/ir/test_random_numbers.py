@@ -130,6 +130,7 @@ def test_manual_seed_of_the_cpu_is_as_ever():
 
 
 @fails_on_stock
+@pytest.mark.default_pin
 def test_a_seed_from_before_the_runtime_runs():
     program = """
 import torch, torch_xla
@@ -157,6 +158,7 @@ os.wait()
 
 
 @passes_on_stock
+@pytest.mark.default_pin
 def test_switched_off():
     program = """
 import torch, torch_xla

@@ -464,6 +464,7 @@ def test_fsdp_is_as_without_the_topic(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.mark.default_pin
 def test_kill_switch():
     """Switched off, a live graph delivers what stock delivers."""
     program = """

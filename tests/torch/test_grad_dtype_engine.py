@@ -292,6 +292,7 @@ assert w.grad.tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("names", ["all", "data-setter, grad-dtype"])
+@pytest.mark.default_pin
 def test_kill_switch(names, monkeypatch):
     monkeypatch.setenv("CASTOFF_DISABLE", names)
     subprocess.run([sys.executable, "-c", DISABLED], check=True)

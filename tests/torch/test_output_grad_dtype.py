@@ -758,5 +758,6 @@ assert not hasattr(w * 1, "grad_dtype")
 """
 
 
+@pytest.mark.default_pin
 def test_kill_switch():
     subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "grad-dtype"})
