@@ -66,7 +66,6 @@ class Receiver:
 
     node: str  # its name
     leaf: str = ""  # of AccumulateGrad: the dtype of the leaf, by XLA's name
-    wants: str = ""  # of AccumulateGrad: the leaf's grad_dtype, by XLA's name; "" if it takes any
 
 
 @dataclass(frozen=True)
@@ -306,14 +305,6 @@ class _Case:
         return self.record is not None and not self.record.node
 
     @property
-    def leaf_takes_it_wide(self) -> bool:
-        """Whether it rounds a gradient whose leaf would take it as it is."""
-        source, target = self.conversion.source, self.conversion.target
-        return self.record is not None and any(
-            receiver.leaf == target and receiver.wants in (source, "") for receiver in self.record.receivers
-        )
-
-    @property
     def asks_to_widen(self) -> bool:
         """Whether the program asks, in its forward, for a rounded product in float32."""
         return self.conversion.of_product and self.widens and self.why == EXPLICIT and not self.backward
@@ -382,12 +373,6 @@ REMEDIES: tuple[tuple[Callable[[_Case], bool], str | None, str], ...] = (
         lambda case: case.why == ENGINE and case.by_grad_dtype,
         None,
         f"{NEEDED}: the grad_dtype of the leaf asks for it",
-    ),
-    (
-        lambda case: case.why == EXPLICIT and case.backward and case.leaf_takes_it_wide,
-        "grad-dtype",
-        "an autograd.Function for the cast in the forward, whose backward returns the gradient as it is: "
-        "the leaf's grad_dtype takes it",
     ),
     (
         lambda case: case.why == ENGINE and case.of_the_user,

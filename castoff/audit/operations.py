@@ -298,13 +298,8 @@ def _receivers(node: Any) -> tuple[Receiver, ...]:
     for receiver, _ in node.next_functions if node is not None else ():
         if receiver is not None:
             leaf = getattr(receiver, "variable", None)
-            found.append(Receiver(receiver.name(), *(_dtypes_of(leaf) if leaf is not None else ())))
+            found.append(Receiver(receiver.name(), xla_name(str(leaf.dtype)) if leaf is not None else ""))
     return tuple(found)
-
-
-def _dtypes_of(leaf: torch.Tensor) -> tuple[str, str]:
-    wants = getattr(leaf, "grad_dtype", leaf.dtype)
-    return xla_name(str(leaf.dtype)), xla_name(str(wants)) if wants is not None else ""
 
 
 def _narrow(args: tuple[Any, ...]) -> bool:

@@ -48,18 +48,6 @@ class Widening(torch.autograd.Function):
         return grad.float().sin()
 
 
-class ToFloat(torch.autograd.Function):
-    """``x.float()``, whose backward returns the gradient as it is."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.float()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-
-
 class Declared(torch.autograd.Function):
     """A function that may say which dtype its gradient has."""
 
@@ -162,18 +150,6 @@ def a_function(taken):
     return step
 
 
-def a_cast_of_a_leaf(taken):
-    leaf = on_xla(4, 8, requires_grad=True)
-    leaf.grad_dtype = F32
-
-    def step():
-        wide = ToFloat.apply(leaf) if taken else leaf.float()
-        wide.sin().sum().backward()
-        return leaf.grad
-
-    return step
-
-
 def a_root(taken):
     leaf = on_xla(4, 8, requires_grad=True)
 
@@ -228,7 +204,6 @@ ADVICE = {
     "a convolution": ("torch.ops.higher_order.out_dtype", convolutions),
     "a gradient of a leaf": (DECLARE, a_leaf),
     "a gradient of a Function": (DECLARE, a_function),
-    "a cast of a leaf with a grad_dtype": ("an autograd.Function for the cast in the forward", a_cast_of_a_leaf),
 }
 
 WHEELS = {
@@ -318,7 +293,7 @@ class TestNoAdvice:
         x.grad_dtype = F32
 
         def step():
-            x.exp().sum().backward()
+            x.tanh().sum().backward()
             return x.grad
 
         casts = [cast for cast in audit(step).floating if cast.why == "autograd engine"]

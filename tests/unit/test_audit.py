@@ -173,7 +173,7 @@ class TestReasons:
                 node="WideBackward",
                 engine=True,
                 implicit=told,
-                receivers=(Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")),
+                receivers=(Receiver(LEAF, "f32"), Receiver("SinBackward0")),
             ),
         }
         cast = next(cast for cast in casts_of(Step((GRAPH,), records)) if cast.node == "%5")
@@ -183,10 +183,10 @@ class TestReasons:
         ("node", "told", "receivers", "topic"),
         [
             ("AddBackward0", None, [Receiver("SinBackward0")], None),
-            ("WideBackward", None, [Receiver(LEAF, "f32", "f32")], "grad-dtype"),
-            ("WideBackward", None, [Receiver(LEAF, "bf16", "f32")], None),
-            ("WideBackward", None, [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
-            ("WideBackward", "SinBackward0", [Receiver(LEAF, "f32", "f32"), Receiver("SinBackward0")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32")], "grad-dtype"),
+            ("WideBackward", None, [Receiver(LEAF, "bf16")], None),
+            ("WideBackward", None, [Receiver(LEAF, "f32"), Receiver("SinBackward0")], None),
+            ("WideBackward", "SinBackward0", [Receiver(LEAF, "f32"), Receiver("SinBackward0")], None),
             ("SinBackward0", "WideBackward", [], "grad-dtype"),
             ("SinBackward0", None, [Receiver("torch::autograd::CopySlices")], None),
             ("", LEAF, [], None),
