@@ -345,7 +345,8 @@ def test_autocast_transformer_has_no_round_trips():
     forward = round_trips(loss), casts(loss)
     loss.backward()
     # on stock these are 2, 37 and 4; 8 of the casts are those of attention, which native-attention removes
-    assert (*forward, round_trips(loss, *gradients(model))) == (0, 25, 0)
+    left = 25 if hasattr(torch_xla.experimental, "narrow_attention") else 33
+    assert (*forward, round_trips(loss, *gradients(model))) == (0, left, 0)
 
 
 def in_two_processes(program, *arguments, directory):

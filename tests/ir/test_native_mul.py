@@ -504,7 +504,7 @@ def test_torch_compile():
 
 @fails_on_stock
 def test_transformer():
-    """The step of a bfloat16 transformer; what is left is the roundings of attention's results and gradients."""
+    """The step of a bfloat16 transformer; with native-attention what is left is the roundings of its results."""
     found = {}
     model, *inputs = model_and_data(bf16)
     for enable in (False, True):
@@ -514,7 +514,8 @@ def test_transformer():
             forward = casts(loss)
             loss.backward()
             found[enable] = forward, casts(loss, *gradients(model))
-    assert found == {False: (2, 40), True: (2, 10)}
+    attention = hasattr(experimental, "narrow_attention")  # on pins without it, in float32 between casts
+    assert found == ({False: (2, 40), True: (2, 10)} if attention else {False: (8, 46), True: (8, 16)})
 
 
 @fails_on_stock
