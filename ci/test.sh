@@ -4,14 +4,15 @@
 #   ./build.sh --target cpu && ./ci/test.sh [--all] [--keep DIR] [--pins LIST]
 #
 # Without --all: the default pin. The linters, the unit tests, the tests of every topic on CPU-XLA and on the TPU
-# compiler, and on stock wheels those that must fail there.
+# compiler, and on stock wheels those that must fail there; without tests that are marked slow.
 #
-#   --all        also everything else that CI proves: other pins, upstream's own tests, the C++ hunks, audits of
-#                models, benchmarks, types, companions, releases, the programs in README and docs
+#   --all        also everything else that CI proves: slow tests, such as those of each topic's switch in a process of
+#                its own; other pins, upstream's own tests, the C++ hunks, audits of models, benchmarks, types,
+#                companions, releases, the programs in README and docs
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
-#                otherwise "2.6 2.1", without the tests of what is the same on every pin. With 2.6 the C++ hunks are
-#                proven and upstream's own tests are run.
+#                otherwise "2.8 2.6 2.1", without the tests of what is the same on every pin, and with half of a
+#                test's many cases. With 2.6 the C++ hunks are proven and upstream's own tests are run.
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
 set -euo pipefail
@@ -29,11 +30,12 @@ usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
 all=
-pins='2.6 2.1'
+quick=(-m 'not slow')
+pins='2.8 2.6 2.1'
 whole=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --all) all=yes ;;
+    --all) all=yes quick=() ;;
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --pins) pins=${2?--pins wants a list} && whole=(--whole) && shift ;;
     -h | --help) usage && exit ;;
@@ -186,8 +188,9 @@ for kind in patched stock; do
 done
 section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
-section 'patched wheels' in_environment patched tests/torch tests/ir
-section 'stock wheels: what proves a difference must fail' in_environment stock --stock --tb=native tests/ir tests/torch
+section 'patched wheels' in_environment patched "${quick[@]}" tests/torch tests/ir
+section 'stock wheels: what proves a difference must fail' \
+  in_environment stock "${quick[@]}" --stock --tb=native tests/ir tests/torch
 section 'the TPU compiler: environment' make_compiler
 section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
 section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock

@@ -11,15 +11,18 @@ marked ``since("2.6", what)`` where the release is older, as it lacks what the t
 ``ends_the_process_on_stock("2.6")`` is not run on that pin's stock wheels: a process that ends proves a difference
 too, but takes the other tests with it.
 
-A test marked ``default_pin`` proves what is the same on every pin, such as a topic's switch: on other pins it runs with
-``--whole`` alone.
+A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
+pins it runs with ``--whole`` alone. Of a test's many cases an earlier pin has half, each pin another half, and on stock
+wheels one; with ``--whole`` all.
 
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
 
+import collections
 import contextlib
 import functools
 import gc
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -176,15 +179,30 @@ def ends_the_process_on_stock(item, release):
     return marker is not None and release in marker.args
 
 
+def left_to_other_pins(items, release, *, stock):
+    """Return the tests that an earlier pin leaves to others: what is the same on all of them, and half of many cases."""
+    left = [item for item in items if item.get_closest_marker("default_pin") or item.get_closest_marker("slow")]
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item not in set(left):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for own in cases.values():
+        if len(own) > MANY_CASES:
+            number_of = {item: hashlib.sha256(item.nodeid.encode()).digest()[0] for item in own}
+            half = [item for item in own if number_of[item] % 2 == number(release)[1] // 2 % 2] or own[:1]
+            left += [item for item in own if item not in set(half[:1] if stock else half)]
+    return left
+
+
+MANY_CASES = 4
+
+
 def pytest_collection_modifyitems(config, items):
-    if (
-        config.release is not None
-        and not config.getoption("--whole")
-        and number(config.release) < number(default_pin())
-    ):
-        left_out = [item for item in items if item.get_closest_marker("default_pin") is not None]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    release = config.release
+    if release is not None and not config.getoption("--whole") and number(release) < number(default_pin()):
+        left_out = set(left_to_other_pins(items, release, stock=config.getoption("--stock")))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         reason = why_too_old(item, config.release)
         if reason is not None:

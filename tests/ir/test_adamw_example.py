@@ -18,6 +18,7 @@ def result():
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_loss_curve_stays_close_to_float32s(result):
     wide, exact = result["losses"]["wide"], result["losses"]["float32"]
     assert len(wide) == len(exact) == 10

@@ -221,6 +221,7 @@ def test_other_devices_are_refused_as_before():
 
 @pytest.mark.passes_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_castoff_disable_leaves_stock():
     code = """
 import torch_xla.amp, torch_xla.core.xla_model as xm

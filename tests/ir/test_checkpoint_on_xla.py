@@ -314,6 +314,7 @@ def test_forks():
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_switched_off():
     """Without the topic it is as stock."""
     program = "import torch, torch_xla; print(hasattr(torch, 'xla'), hasattr(torch_xla, '_castoff'))"

@@ -417,5 +417,6 @@ def test_bounds_are_not_loose():
 
 
 @pytest.mark.skipif(INSIDE, reason="this is what it runs")
+@pytest.mark.slow
 def test_in_a_process_of_its_own():
     run_tests(__file__, CASTOFF_PROPERTIES="1")

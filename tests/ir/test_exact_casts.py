@@ -363,6 +363,7 @@ def in_two_processes(program, *arguments, directory):
 
 
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
     ours, stock = map(torch.load, in_two_processes("small_transformer.py", directory=tmp_path))
     assert ours["round trips"] == 0 < stock["round trips"]
@@ -371,6 +372,7 @@ def test_the_step_is_bit_for_bit_what_it_was(tmp_path):
 
 
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_random_programs_are_byte_for_byte_what_they_were(tmp_path):
     files = in_two_processes("random_casts.py", 0, 40, directory=tmp_path)
     ours, stock = (pickle.loads(file.read_bytes()) for file in files)
@@ -393,11 +395,13 @@ FOLDED = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[6,4] aten::permute(%0)\nr
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_settings():
     assert FOLDED in run("-c", ROUND_TRIP, XLA_IR_DEBUG="1", XLA_USE_32BIT_LONG="1")
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_functionalization_off(tmp_path):
     chosen = "view and not across or later or change or lossy or threads"
     output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
@@ -406,6 +410,7 @@ def test_functionalization_off(tmp_path):
 
 
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_disabled():
     assert "xla::cast" in run("-c", ROUND_TRIP, CASTOFF_DISABLE="exact-casts")
 
@@ -429,11 +434,13 @@ assert met.counter_value("CreateXlaTensor") - met.counter_value("DestroyXlaTenso
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_the_self_test_leaves_no_trace():
     output = run("-c", SELF_TEST + "from ir_text import ir\nprint(ir(z))")
     assert "xla::cast" not in output
 
 
+@pytest.mark.slow
 def test_other_builds_are_refused(tmp_path):
     """A library with another build id: stock behaviour, one warning, for both topics that read IR."""
     output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ROUND_TRIP)
@@ -442,6 +449,7 @@ def test_other_builds_are_refused(tmp_path):
     assert "found one with build id 00000" in output
 
 
+@pytest.mark.slow
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
     twice = ROUND_TRIP + "x.float().to(torch.bfloat16)\n"

@@ -212,6 +212,7 @@ def test_the_cache_on_disk(tmp_path):
 
 @fails_on_stock
 @pytest.mark.since("2.6", "a cache on disk for the CPU")
+@pytest.mark.slow
 def test_a_cache_on_disk_that_stock_wrote(tmp_path):
     """Switched off, the topic leaves stock's keys; what is under those is never read as something else."""
     off = {"CASTOFF_DISABLE": "graph-identity"}
@@ -475,6 +476,7 @@ print(torch.allclose((x / y + y).cpu(), a / b + b))
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_kill_switch():
     assert forked("-c", FIRST_OF_ALL).stdout.strip() == "True"
     assert completed("-c", FIRST_OF_ALL, CASTOFF_DISABLE="graph-identity").stdout.strip() == "False"
@@ -498,6 +500,7 @@ def impostor(tmp_path):
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_import_warns_if_another_library_won(impostor):
     assert "xla#8353" in completed("-c", "import torch_xla", LD_PRELOAD=str(impostor)).stderr
     assert "xla#8353" not in completed("-c", "import torch_xla").stderr

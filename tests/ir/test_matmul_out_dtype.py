@@ -937,6 +937,7 @@ print("libcastoff_torch_xla" in open("/proc/self/maps").read())
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="once is enough")
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_castoff_disable_leaves_stock():
     off = completed("-c", ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
     assert off.stdout.split() == ["False", "True"] and "CASTOFF_DISABLE" not in off.stderr
@@ -980,5 +981,6 @@ library.impl("mm", lambda a, b: a, "XLA", allow_override=True)
 
 @fails_on_stock
 @pytest.mark.skipif(not FUNCTIONALIZED, reason="this is what it runs")
+@pytest.mark.slow
 def test_all_of_this_with_functionalization_off():
     run_tests(__file__, XLA_DISABLE_FUNCTIONALIZATION="1", EXPECTTEST_ACCEPT="")

@@ -233,6 +233,7 @@ def flags(device, **environment):
 @pytest.mark.since("2.7", "XNNPACK")
 @pytest.mark.parametrize("own", ["", "--xla_cpu_enable_fast_min_max=false"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_import_sets_the_flag_beside_the_users_own(own):
     assert {"--xla_cpu_use_xnnpack=false", *own.split()} <= set(flags("CPU", XLA_FLAGS=own))
 
@@ -240,6 +241,7 @@ def test_the_import_sets_the_flag_beside_the_users_own(own):
 @pytest.mark.passes_on_stock
 @pytest.mark.since("2.7", "XNNPACK")
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_users_flag_stands():
     assert [f for f in flags("CPU", XLA_FLAGS="--xla_cpu_use_xnnpack=true") if "xnnpack" in f] == [
         "--xla_cpu_use_xnnpack=true"
@@ -248,6 +250,7 @@ def test_the_users_flag_stands():
 
 @pytest.mark.passes_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_other_devices_and_a_disabled_topic_have_no_flag():
     assert "xnnpack" not in " ".join(flags("TPU", XLA_FLAGS=""))
     assert "xnnpack" not in " ".join(flags("CPU", XLA_FLAGS="", CASTOFF_DISABLE="matmul-out-dtype"))

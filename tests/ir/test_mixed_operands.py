@@ -438,6 +438,7 @@ def test_optimizers_with_wide_gradients(name, wide_state, foreach):
 
 @passes_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_castoff_disable_leaves_stock():
     code = """
 import torch, torch_xla

@@ -527,6 +527,7 @@ print("dots", text.count("dot_general"), "casts", text.count("cast"))
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_environment():
     assert "dots 2 casts 2" in run("-c", PROGRAM, XLA_NARROW_ATTENTION="1")
 
@@ -537,6 +538,7 @@ ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.narrow_attention(True)\n"
 @fails_on_stock
 @pytest.mark.parametrize("topic", ["native-attention", "matmul-out-dtype"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_disabled(topic):
     """Stock behaviour, and a word to who asks for more."""
     output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE=topic)
@@ -545,6 +547,7 @@ def test_disabled(topic):
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_functionalization_off():
     chosen = "without_autograd or gradients_of_gradients or narrow"
     output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")

@@ -520,6 +520,7 @@ def test_transformer():
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_the_step_is_bit_for_bit_stocks(tmp_path):
     """A product of two such numbers is exact in float32: it is rounded once either way."""
     files = [tmp_path / "native", tmp_path / "stock"]
@@ -548,6 +549,7 @@ NATIVE = "%0 = bf16[4,6] xla::device_data()\n%1 = bf16[4,6] aten::mul(%0, %0)\nr
 @fails_on_stock
 @pytest.mark.parametrize("value", ["1", "true"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_environment(value):
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
@@ -555,17 +557,20 @@ def test_environment(value):
 @passes_on_stock
 @pytest.mark.parametrize("value", ["0", ""])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_environment_that_leaves_stock(value):
     assert NATIVE not in run("-c", PRODUCT, XLA_NATIVE_MUL=value)
 
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_settings():
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", XLA_IR_DEBUG="1", XLA_USE_32BIT_LONG="1")
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_functionalization_off():
     chosen = "(kind or form or else or autograd or block or broadcasts) and not (in_place or into_out or written)"
     output = run_tests(__file__, "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
@@ -575,6 +580,7 @@ def test_functionalization_off():
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_without_exact_casts():
     assert NATIVE in run("-c", PRODUCT, XLA_NATIVE_MUL="1", CASTOFF_DISABLE="exact-casts")
 
@@ -584,6 +590,7 @@ ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.native_mul(True)\n" + PRO
 
 @fails_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_disabled():
     """Stock behaviour, and a word to who asks for more."""
     output = run("-c", ASK_FOR_IT, CASTOFF_DISABLE="native-mul")
@@ -593,6 +600,7 @@ def test_disabled():
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_other_builds_are_refused(tmp_path):
     output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ASK_FOR_IT)
     assert "xla::cast" in output
@@ -601,6 +609,7 @@ def test_other_builds_are_refused(tmp_path):
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
     output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", "-c", ASK_FOR_IT + "x * x\n")

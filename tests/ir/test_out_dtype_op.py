@@ -748,6 +748,7 @@ def test_sharded_operands():
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_functionalization_off():
     done = completed("-c", OFF, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert done.stdout.split() == ["True", "True"]
@@ -755,6 +756,7 @@ def test_functionalization_off():
 
 @passes_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_castoff_disable_leaves_stock():
     for disabled in ("out-dtype-op", "matmul-out-dtype"):
         done = completed("-c", OFF, CASTOFF_DISABLE=disabled)

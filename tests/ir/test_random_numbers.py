@@ -159,6 +159,7 @@ os.wait()
 
 @passes_on_stock
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_switched_off():
     program = """
 import torch, torch_xla

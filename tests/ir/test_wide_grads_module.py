@@ -129,6 +129,7 @@ def test_bad_arguments(arguments, error, message):
 @fails_on_stock
 @pytest.mark.parametrize("topic", ["grad-dtype", "all"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_switched_off(topic):
     program = """
 import torch, torch_xla

@@ -790,6 +790,7 @@ def test_threads():
 @fails_on_stock
 @pytest.mark.parametrize("topics", ["wide-weight-grad", "matmul-out-dtype"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_switched_off(topics):
     program = """
 import torch, torch_xla

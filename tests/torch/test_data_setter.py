@@ -376,6 +376,7 @@ if __name__ == "__main__":
 
 @pytest.mark.since("2.6", "bfloat16 in gloo")
 @pytest.mark.fails_on_stock
+@pytest.mark.slow
 def test_ddp_reduces_or_says_so(tmp_path):
     """module.bfloat16() on a wrapped module: stock stops to all-reduce, and each rank goes its way."""
     program = tmp_path / "ddp.py"
@@ -452,6 +453,7 @@ def run_with_port(program, **environment):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_fsdp_is_as_without_the_topic(tmp_path):
     """Eighteen configurations of FSDP1, whose flat parameters change dtype and size twice a step."""
     program = tmp_path / "fsdp.py"

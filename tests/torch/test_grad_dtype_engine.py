@@ -61,6 +61,7 @@ def test_setting_grad_to_none_runs_no_python():
 
 @pytest.mark.fails_on_stock
 @pytest.mark.parametrize("wanted", [BF16, None])
+@pytest.mark.slow
 def test_memory_stays_flat(wanted):
     """A million leaves that were given a grad_dtype, half of them views, leave nothing behind."""
 
@@ -293,6 +294,7 @@ assert w.grad.tolist() == [4, 4, 4]
 
 @pytest.mark.parametrize("names", ["all", "data-setter, grad-dtype"])
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_kill_switch(names, monkeypatch):
     monkeypatch.setenv("CASTOFF_DISABLE", names)
     subprocess.run([sys.executable, "-c", DISABLED], check=True)

@@ -332,6 +332,7 @@ assert w.grad.tolist() == [2, 2, 2]
 
 
 @pytest.mark.default_pin
+@pytest.mark.slow
 def test_kill_switch():
     subprocess.run(
         [sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "record-implicit-casts"}
