@@ -180,7 +180,7 @@ def ends_the_process_on_stock(item, release):
 
 
 def left_to_other_pins(items, release, *, stock):
-    """Return the tests that an earlier pin leaves to others: what is the same on all of them, and half of many cases."""
+    """Return the tests that an earlier pin leaves to others: what is the same on all, and half of many cases."""
     left = [item for item in items if item.get_closest_marker("default_pin") or item.get_closest_marker("slow")]
     cases = collections.defaultdict(list)
     for item in items:
