@@ -626,7 +626,7 @@ def test_matmul_into_out_at_random(dtype, left, right, m, k, n):
     [(s, d) for s in (f32, bf16, f16, s32) for d in (f32, bf16, f16) if s != d],
 )
 @pytest.mark.parametrize("name", ("addmm", "addmm_", "baddbmm", *(() if FUNCTIONALIZED else ("baddbmm_",))))
-@pytest.mark.ends_the_process_on_stock("2.6")
+@pytest.mark.ends_the_process_on_stock("2.6", "2.7", "2.8")
 def test_dtypes_that_torch_refuses_on_cpu_are_refused_at_the_call(name, self_dtype, dtype):
     batch = (3,) if "bmm" in name else ()
     tensors = [
