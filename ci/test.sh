@@ -192,8 +192,9 @@ section 'patched wheels' in_environment patched "${quick[@]}" tests/torch tests/
 section 'stock wheels: what proves a difference must fail' \
   in_environment stock "${quick[@]}" --stock --tb=native tests/ir tests/torch
 section 'the TPU compiler: environment' make_compiler
-section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched
-section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' on_tpu_compiler stock --stock
+section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched "${quick[@]}"
+section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' \
+  on_tpu_compiler stock "${quick[@]}" --stock
 if [[ -n $all ]]; then
   # Much of it takes one core, and the lanes share nothing.
   lanes rest_of_2.9 other_pins

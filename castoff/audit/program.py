@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from castoff.core.interpreter import Interpreter
 from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
-from castoff.tpu.program import fault_of, packages_of, parse_target
+from castoff.tpu.program import fault_of, packages_of, parse_target, reason_for_values
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,12 @@ def _run(
         path = Path(folder) / "report.json"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
         environment.update(PJRT_DEVICE="CPU", **more)
-        completed = context.runner.run(
-            [interpreter.path, worker.__file__, kind, request.program, request.function, str(request.calls), path],
-            name="audit",
-            env=environment,
-            check=False,
-        )
+        rest = (request.program, request.function, str(request.calls), path)
+        run = partial(context.runner.run, name="audit", env=environment, check=False)
+        completed = run([interpreter.path, worker.__file__, kind, "shapes", *rest])
+        if (reason := reason_for_values(completed)) is not None:
+            context.console.note(f"{reason}: the step is computed on the CPU, which takes longer")
+            completed = run([interpreter.path, worker.__file__, kind, "values", *rest])
         if completed.returncode == 0:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found

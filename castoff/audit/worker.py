@@ -1,9 +1,9 @@
 """Audits a function of a program: run with the Python of the user's environment.
 
-``python worker.py KIND PROGRAM.py FUNCTION CALLS REPORT.json`` calls it and writes the report to REPORT.json.
-KIND is ``xla``; ``stablehlo``, for a report that has StableHLO for the TPU compiler too; or ``meta``, on the meta
-device. The program's output is not redirected. If the program or the environment is wrong, the last line of
-standard output is JSON with the reason.
+``python worker.py KIND shapes|values PROGRAM.py FUNCTION CALLS REPORT.json`` calls it and writes the report to
+REPORT.json. KIND is ``xla``; ``stablehlo``, for a report that has StableHLO for the TPU compiler too; or ``meta``, on
+the meta device. With ``shapes`` XLA computes nothing (``castoff.tpu.placeholders``). The program's output is not
+redirected. If the program or the environment is wrong, the last line of standard output is JSON with the reason.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 
 def main() -> int:
     """Run the script."""
-    kind, program, function, calls, report = sys.argv[1:]
+    kind, data, program, function, calls, report = sys.argv[1:]
     if sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
     sys.path.insert(0, str(Path(program).parent))
     # Packages of the user's environment, for an environment with torch and torch_xla only; and castoff itself.
     more = [path for path in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if path]
     sys.path += [*more, str(Path(__file__).parents[2])]
-    from castoff.tpu.trace import fault, problem_of
+    from castoff.tpu.trace import fault, needs_values, problem_of
 
     sys.argv = [program]  # what the program reads
     problem = _problem_of_text(program, function)  # before torch is imported, which takes seconds
@@ -40,8 +41,14 @@ def main() -> int:
     except ImportError as error:
         return fault(f"{needed} can be imported", str(error), "Give an environment that has it with --python.")
     try:
-        found = _on_meta(program, function) if kind == "meta" else _on_xla(program, function, int(calls), kind)
+        if kind == "meta":
+            found = _on_meta(program, function)
+        else:
+            with _without_values() if data == "shapes" else nullcontext():
+                found = _on_xla(program, function, int(calls), kind)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
+        if kind != "meta" and data == "shapes" and _needs_values(error):
+            return needs_values(error)
         where = "on the CPU" if kind != "meta" else "with torch's default device set to meta"
         return fault(f"{function}() of {program} runs", problem_of(error), f"Correct it; it runs {where}.")
     Path(report).write_text(json.dumps(found), encoding="utf-8")
@@ -52,6 +59,18 @@ def _on_xla(program: str, function: str, calls: int, kind: str) -> dict[str, obj
     from castoff.audit import audit
 
     return audit(_step_of(program, function), calls=calls, stablehlo=kind == "stablehlo").as_dict()
+
+
+def _without_values() -> AbstractContextManager[None]:
+    from castoff.tpu.placeholders import available, nothing_computed
+
+    return nothing_computed(lambda: None) if available() else nullcontext()
+
+
+def _needs_values(error: BaseException) -> bool:
+    from castoff.tpu import placeholders
+
+    return placeholders.needs_values(error)
 
 
 def _on_meta(program: str, function: str) -> dict[str, object]:

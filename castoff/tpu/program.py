@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import CastoffError, TpuError
 from castoff.core.interpreter import Interpreter
+from castoff.core.places import ROOT
 from castoff.core.runner import Completed
 from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
@@ -25,6 +27,7 @@ from castoff.tpu.normalize import normalize
 
 _TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
 _OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
+_FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _PACKAGES = "import json, site, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.path[1:]]))"
 
 WHEELS = {"here": "these wheels", "stock": "stock wheels"}
@@ -195,32 +198,24 @@ def _step(
 def _trace(
     request: Request, interpreter: Interpreter, more: Mapping[str, str], devices: int, context: Context
 ) -> tuple[dict[str, object], list[trace.Graph]]:
-    """Run the script in the user's environment; return its answer and the graphs."""
+    """Run the script in the user's environment; return its answer and the graphs.
+
+    Graphs need no values. A program that reads one is run again, and computes.
+    """
     assert interpreter.path is not None
-    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
-        graphs = Path(folder) / "graphs"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
-        environment.update(
-            more,
-            PJRT_DEVICE="CPU",
-            CPU_NUM_DEVICES=str(devices),
-            XLA_SAVE_TENSORS_FILE=str(graphs),
-            XLA_SAVE_TENSORS_FMT="stablehlo",
-        )
-        command: list[str | Path] = [
-            interpreter.path,
-            trace.__file__,
-            request.program,
-            request.function,
-            str(request.calls),
-        ]
-        completed = context.runner.run(command, name="trace", env=environment, check=False)
+    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as name:
+        folder = Path(name)
+        environment = {**more, "CPU_NUM_DEVICES": str(devices)}
+        run = partial(_run_trace, request, context=context)
+        completed = run("shapes", interpreter.path, folder, more=environment)
+        if (reason := reason_for_values(completed)) is not None:
+            context.console.note(f"{reason}: the step is computed on the CPU, which takes longer")
+            environment |= {"XLA_SAVE_TENSORS_FILE": str(folder / "graphs"), "XLA_SAVE_TENSORS_FMT": "stablehlo"}
+            completed = run("values", interpreter.path, folder, more=environment)
         if completed.returncode != 0:
             raise fault_of(completed, TpuError, f"{request.program.name} cannot be traced")
-        answer = json.loads(completed.output.splitlines()[-1])
-        written = graphs.with_name("graphs.0")
-        data = written.read_bytes() if written.exists() else b""
-        found = trace.read_graphs(data[answer["start"] : answer["end"]].decode())
+        answer = json.loads((folder / "graphs.json").read_text(encoding="utf-8"))
+    found = [trace.Graph(**graph) for graph in answer.pop("graphs")]
     if not found:
         raise TpuError(
             f"{request.function}() computes nothing on XLA",
@@ -229,6 +224,37 @@ def _trace(
             next_step="Move its model and inputs to torch_xla.device().",
         )
     return answer, found
+
+
+def _run_trace(
+    request: Request, kind: str, python: Path, folder: Path, *, more: Mapping[str, str], context: Context
+) -> Completed:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PJRT_", "XLA_SAVE_"))}
+    arguments = (kind, request.program, request.function, str(request.calls), folder / "graphs.json")
+    return context.runner.run(
+        [python, trace.__file__, *arguments],
+        name="trace",
+        env={**environment, "PJRT_DEVICE": "CPU", **more},
+        check=False,
+    )
+
+
+def reason_for_values(completed: Completed) -> str | None:
+    """Return why a program's graphs could not be had without computing, in a few words; None if that was no reason.
+
+    Args:
+        completed: The run of it that ended. Where a value is read torch_xla aborts, and Python names the lines.
+    """
+    if completed.returncode == trace.NEEDS_VALUES:
+        return completed.output.rstrip().splitlines()[-1]
+    if completed.returncode >= 0:
+        return None
+    frames = [
+        f"{Path(path).name}:{line}: a value is read"
+        for path, line in _FAULT_FRAME.findall(completed.output)
+        if "site-packages" not in path and not Path(path).is_relative_to(ROOT / "castoff")
+    ]
+    return frames[0] if frames else "a value is read"
 
 
 def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> CastoffError:

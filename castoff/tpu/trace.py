@@ -1,9 +1,9 @@
 """Traces programs on CPU-XLA to StableHLO: runs in the environment of the user's torch_xla.
 
-As a script, ``python trace.py PROGRAM.py FUNCTION CALLS``, it calls a function of a program and syncs
-after each call; torch_xla writes each graph to the file that XLA_SAVE_TENSORS_FILE names, and the last
-line of standard output is JSON with the part of it that is the last call's. It imports nothing
-of castoff, and no package but torch_xla.
+As a script, ``python trace.py shapes|values PROGRAM.py FUNCTION CALLS GRAPHS.json``, it calls a function of a program,
+syncs after each call, and writes the graphs of the last call. With ``shapes`` nothing is computed
+(``castoff.tpu.placeholders``). With ``values`` torch_xla computes, and writes each graph to the file that
+XLA_SAVE_TENSORS_FILE names. It needs no package but torch_xla.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,17 @@ _GRAPH = re.compile(
 _FRAME = re.compile(r"^\s*(\S+) \((.*):(\d+)\)$", re.MULTILINE)
 _CAST = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx?]*x)?(\w+)>\) -> tensor<(?:[\dx?]*x)?(\w+)>")
 
+_MAIN = re.compile(
+    r"^  func\.func @main\((?P<arguments>.*)\) -> .* \{\n(?P<body>(?:.*\n)*?)"
+    r"^    return (?P<values>.*) : (?P<types>.*)\n  \}$",
+    re.MULTILINE,
+)
+
 BAD_PROGRAM = 3
 """The exit status of a script if the program or the environment is wrong; the last line has the reason."""
+
+NEEDS_VALUES = 4
+"""The exit status of a script if the program has to be run with values; the last line has the reason."""
 
 
 @dataclass(frozen=True)
@@ -70,43 +79,116 @@ def read_graphs(text: str) -> list[Graph]:
     Args:
         text: The file, or a part of it that begins between two graphs.
     """
-    return [Graph(_place(frames), stablehlo) for frames, stablehlo in _GRAPH.findall(text)]
+    return [Graph(_place(_FRAME.findall(frames)), stablehlo) for frames, stablehlo in _GRAPH.findall(text)]
 
 
-def _place(frames: str) -> str:
-    """Return the innermost frame that is neither in an installed package nor in this file."""
-    for name, path, line in _FRAME.findall(frames):
-        if "site-packages" not in path and Path(path) != Path(__file__):
+def _place(frames: Sequence[tuple[str, str, object]]) -> str:
+    """Return the innermost frame that is neither in an installed package nor in this folder."""
+    for name, path, line in frames:
+        if "site-packages" not in path and Path(path).parent != Path(__file__).parent:
             return f"{name} ({Path(path).name}:{line})"
     return "the end of the function"
 
 
 def main() -> int:
     """Run the script."""
-    program, function, calls = sys.argv[1:]
+    kind, program, function, calls, path = sys.argv[1:]
     if sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
     sys.path.insert(0, str(Path(program).parent))
-    # Packages of the user's environment, for an environment that has torch and torch_xla only.
-    sys.path += os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep)
+    # Packages of the user's environment, for an environment that has torch and torch_xla only; and castoff itself.
+    more = [folder for folder in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if folder]
+    sys.path += [*more, str(Path(__file__).parents[2])]
     try:
-        import torch_xla
+        import torch_xla  # noqa: F401
     except ImportError as error:
         return fault("torch_xla can be imported", str(error), "Give an environment that has it with --python.")
+    from castoff.tpu import placeholders
+
+    trace = _graphs_by_shapes if kind == "shapes" and placeholders.available() else _graphs_by_values
     try:
+        graphs = trace(program, function, int(calls))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
+        if kind == "shapes" and placeholders.needs_values(error):
+            return needs_values(error)
+        return fault(f"{function}() of {program} runs", problem_of(error), "Correct it; it runs on the CPU.")
+    answer = {"graphs": [asdict(graph) for graph in graphs], "partitions": partitions(), **_versions()}
+    Path(path).write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+def _graphs_by_values(program: str, function: str, calls: int) -> list[Graph]:
+    """Return the graphs of the last call, which torch_xla computed and wrote to its file."""
+    import torch_xla
+
+    call = function_of(program, function)
+    torch_xla.sync()
+    start = 0
+    for _ in range(calls):
+        start = len(_written())
+        kept = call()  # its result is alive at the sync, as in a loop
+        torch_xla.sync()
+        del kept
+    return read_graphs(_written()[start:].decode())
+
+
+def _graphs_by_shapes(program: str, function: str, calls: int) -> list[Graph]:
+    """Return the graphs of the last call, without computing any.
+
+    Raises:
+        NeedsValuesError: See ``castoff.tpu.placeholders.nothing_computed``.
+    """
+    import torch_xla
+
+    from castoff.tpu.placeholders import nothing_computed
+
+    graphs: list[Graph] = []
+
+    def seen() -> None:
+        stablehlo = pending(torch_xla._XLAC._get_stablehlo([], str(torch_xla.device()), [], False).decode())
+        if stablehlo is not None:
+            graphs.append(Graph(_place(_frames()), stablehlo))
+
+    with nothing_computed(seen):
         call = function_of(program, function)
         torch_xla.sync()
-        start = end = _size()
-        for _ in range(int(calls)):
-            start = _size()
+        for _ in range(calls):
+            graphs.clear()
             kept = call()  # its result is alive at the sync, as in a loop
             torch_xla.sync()
             del kept
-            end = _size()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
-        return fault(f"{function}() of {program} runs", problem_of(error), "Correct it; it runs on the CPU.")
-    print("\n" + json.dumps({"start": start, "end": end, "partitions": partitions(), **_versions()}))
-    return 0
+    return graphs
+
+
+def pending(stablehlo: str) -> str | None:
+    """Return the graph of all live tensors as a sync computes it: without the results that are data already.
+
+    Args:
+        stablehlo: The graph, as torch_xla writes it: StableHLO text, or "" if no tensor is alive.
+
+    Returns:
+        The graph, or None if all of its results are data already.
+    """
+    main = _MAIN.search(stablehlo)
+    if main is None:
+        return None
+    results = zip(main["values"].split(", "), main["types"].split(", "), strict=True)
+    computed = [(value, kind) for value, kind in results if not value.startswith("%arg")]
+    if not computed:
+        return None
+    used = set(re.findall(r"%arg\d+", main["body"]))
+    arguments = [argument for argument in main["arguments"].split(", ") if argument.partition(":")[0] in used]
+    values, kinds = (", ".join(words) for words in zip(*computed, strict=True))
+    shown = (
+        f"  func.func @main({', '.join(arguments)}) -> {kinds if len(computed) == 1 else f'({kinds})'} {{\n"
+        f"{main['body']}    return {values} : {kinds}\n  }}"
+    )
+    return stablehlo[: main.start()] + shown + stablehlo[main.end() :]
+
+
+def _frames() -> list[tuple[str, str, int]]:
+    """Return the frames of Python that lead to this, the innermost first: function, file, line."""
+    return [(frame.name, frame.filename, frame.lineno or 0) for frame in reversed(traceback.extract_stack())]
 
 
 def function_of(program: str, name: str) -> Callable[[], object]:
@@ -142,12 +224,18 @@ def problem_of(error: BaseException) -> str:
         error: The exception, as it was caught.
     """
     told = traceback.TracebackException.from_exception(error)
-    frames = _without_ours(told)
-    users = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    frame = users_frame(told)
     summary = "".join(told.format_exception_only()).strip().splitlines()[-1]
-    if not users:
+    if frame is None:
         return summary
-    return f"{Path(users[-1].filename).name}:{users[-1].lineno}: {summary}\n{''.join(told.format())}".rstrip()
+    return f"{Path(frame.filename).name}:{frame.lineno}: {summary}\n{''.join(told.format())}".rstrip()
+
+
+def users_frame(told: traceback.TracebackException) -> traceback.FrameSummary | None:
+    """Return the innermost frame of a user's program in an exception, if there is one; castoff's own are removed."""
+    frames = _without_ours(told)
+    users = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
+    return users[-1] if users else None
 
 
 def _without_ours(told: traceback.TracebackException) -> traceback.StackSummary:
@@ -162,10 +250,10 @@ def _without_ours(told: traceback.TracebackException) -> traceback.StackSummary:
     return told.stack
 
 
-def _size() -> int:
-    """Return the size of the file with the graphs. torch_xla appends the process's rank to its name."""
+def _written() -> bytes:
+    """Return the file with the graphs. torch_xla appends the process's rank to its name."""
     path = Path(os.environ["XLA_SAVE_TENSORS_FILE"] + ".0")
-    return path.stat().st_size if path.exists() else 0
+    return path.read_bytes() if path.exists() else b""
 
 
 def _versions() -> dict[str, str]:
@@ -173,6 +261,15 @@ def _versions() -> dict[str, str]:
     import torch_xla
 
     return {"torch": torch.__version__, "torch_xla": torch_xla.__version__}
+
+
+def needs_values(error: BaseException) -> int:
+    """Print why a program's graphs cannot be had without computing; return the exit status for it."""
+    frame = users_frame(traceback.TracebackException.from_exception(error))
+    at = "" if frame is None else f"{Path(frame.filename).name}:{frame.lineno}: "
+    summary = str(error).splitlines()[0]
+    print(f"\n{at}{'a value is read' if summary.startswith('Check failed') else summary}")
+    return NEEDS_VALUES
 
 
 def fault(expected: str, found: str, next_step: str) -> int:

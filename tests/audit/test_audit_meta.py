@@ -161,7 +161,7 @@ class TestWithoutKernel:
 
 def test_the_worker(tmp_path):
     report = tmp_path / "report.json"
-    command = [sys.executable, worker.__file__, "meta", VIT, "step", "1", report]
+    command = [sys.executable, worker.__file__, "meta", "shapes", VIT, "step", "1", report]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(report.read_text())["format"] == "castoff meta audit 1"

@@ -560,7 +560,7 @@ def operations(ir):
 
 
 def fault_of(program, function, folder):
-    command = [sys.executable, WORKER, "xla", program, function, "1", folder / "report.json"]
+    command = [sys.executable, WORKER, "xla", "shapes", program, function, "1", folder / "report.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == BAD_PROGRAM, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -578,7 +578,7 @@ class TestPrograms:
 
     def test_the_worker(self, program, tmp_path):
         report = tmp_path / "report.json"
-        command = [sys.executable, WORKER, "xla", program, "step", "1", report]
+        command = [sys.executable, WORKER, "xla", "shapes", program, "step", "1", report]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         found = json.loads(report.read_text())
@@ -591,7 +591,7 @@ class TestPrograms:
     def test_sharded_over_four_devices(self, tmp_path):
         program, report = tmp_path / "program.py", tmp_path / "report.json"
         program.write_text(SHARDED)
-        command = [sys.executable, WORKER, "stablehlo", program, "step", "1", report]
+        command = [sys.executable, WORKER, "stablehlo", "values", program, "step", "1", report]
         environment = {**os.environ, "CPU_NUM_DEVICES": "4"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -486,7 +486,16 @@ class TestRequests:
     def worked(text: str, folder: Path) -> str:
         program = folder / "train.py"
         program.write_text(text)
-        command = [sys.executable, worker.__file__, "xla", str(program), "step", "1", str(folder / "report.json")]
+        command = [
+            sys.executable,
+            worker.__file__,
+            "xla",
+            "shapes",
+            str(program),
+            "step",
+            "1",
+            str(folder / "report.json"),
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[-1]
 
     def test_what_ctrl_c_says(self) -> None:
