@@ -1,10 +1,11 @@
 """Checks the topics against today's upstream, and reports what changed since the last run.
 
-    .venv/bin/python ci/drift.py OUT torch=main torch_xla=master [--before OUT] [--wheels torch=URL]
+    .venv/bin/python ci/drift.py OUT torch=2.15 torch=main torch_xla=master [--before OUT] [--wheels torch=URL]
 
 Each PROJECT=AGAINST is a run of `castoff drift`: a branch, a release, or the folder of a checkout. OUT gets
-report.md, for people, and drift.json, for `--before` of the next run. Exit status 1 if the result of a topic
-changed, 2 if an upstream could not be checked.
+report.md, for people, table.md, a row for each topic and a column for each upstream, which the site shows, and
+drift.json, for `--before` of the next run. Exit status 1 if the result of a topic changed, 2 if an upstream could
+not be checked.
 """
 
 from __future__ import annotations
@@ -39,6 +40,15 @@ class Fare:
     applies: str  # "yes", or the files that conflict
     upstream: str  # how much of it is upstream already
     details: str = ""  # the conflicts, for a maintainer
+    tests: str = ""  # how many of its tests show that it is upstream already, as "3 of 19"
+
+    @property
+    def cell(self) -> str:
+        """It in a word or two."""
+        arrived, _, every = self.tests.partition(" of ")
+        if self.tests and arrived == every:
+            return f"upstream ({self.tests})"
+        return ("applies" if self.applies == "yes" else "conflicts") + (f" ({self.tests})" if self.tests else "")
 
 
 def fare_of(row: Mapping[str, Any]) -> Fare:
@@ -47,7 +57,8 @@ def fare_of(row: Mapping[str, Any]) -> Fare:
     failed = "" if row["applies"] else ", ".join(f"{one['path']}: {one['outcome']}" for one in conflicts)
     details = "" if row["applies"] else "\n".join(f"{one['path']}: {one['detail']}" for one in conflicts)
     upstream = "not tried" if row["upstream"] is None else f"{row['upstream']:.0%}"
-    return Fare(failed or "yes", upstream, details)
+    arrived, absent = (sum(one[what] for one in row.get("tests", ())) for what in ("arrived", "absent"))
+    return Fare(failed or "yes", upstream, details, f"{arrived} of {arrived + absent}" if arrived + absent else "")
 
 
 def look(project: str, against: str, *options: str) -> tuple[dict[str, Fare], str]:
@@ -113,6 +124,23 @@ def report(now: Mapping[str, Mapping[str, Fare]], about: Mapping[str, str], chan
     return "\n".join(lines)
 
 
+def table(results: Mapping[str, Mapping[str, Fare]]) -> str:
+    """Return a table in Markdown: of each topic, how it fares on each upstream."""
+    topics = sorted({topic for fares in results.values() for topic in fares})
+    upstreams = sorted(results, key=_order)
+    rows = [["topic", *upstreams], ["---"] * (len(upstreams) + 1)]
+    for topic in topics:
+        fares = [results[upstream].get(topic) for upstream in upstreams]
+        rows.append([f"`{topic}`", *(fare.cell if fare is not None else "" for fare in fares)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _order(upstream: str) -> tuple[str, bool, tuple[int, ...], str]:
+    project, _, against = upstream.partition("=")
+    release = all(part.isdecimal() for part in against.split("."))
+    return project, not release, tuple(map(int, against.split("."))) if release else (), against
+
+
 def read(path: Path) -> dict[str, dict[str, Fare]] | None:
     """Return the results of the last run, if there are any."""
     if not path.is_file():
@@ -127,6 +155,8 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the folder for the report")
     parser.add_argument("upstreams", nargs="+", metavar="PROJECT=AGAINST", help="such as torch=main")
     parser.add_argument("--before", type=Path, help="the folder of the last report, if there is one")
+    parser.add_argument("--tests", action="store_true", help="also run the tests on stock wheels of the releases")
+    parser.add_argument("--index", metavar="URL", help="an index that goes before the default one, for releases")
     parser.add_argument(
         "--wheels", metavar="PROJECT=URL", help="an index with stock wheels of it: run the tests on those"
     )
@@ -140,7 +170,14 @@ def main() -> int:
         pythons = {project: environment_of(index, Path(scratch) / project) for project, index in wheels.items()}
         for upstream in arguments.upstreams:
             project, _, against = upstream.partition("=")
-            options = ["--python", str(pythons[project])] if project in pythons else ["--no-tests"]
+            is_release = against.replace(".", "").isdecimal()
+            options = ["--no-tests"]
+            if arguments.tests and is_release:
+                options = []
+            elif project in pythons and not is_release:
+                options = ["--python", str(pythons[project])]
+            if arguments.index and is_release:
+                options += ["--index", arguments.index]
             fares, about[upstream] = look(project, against, *options)
             if fares:
                 now[upstream] = fares
@@ -152,6 +189,7 @@ def main() -> int:
     (out / "drift.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
     text = report(now, about, changed)
     (out / "report.md").write_text(text, encoding="utf-8")
+    (out / "table.md").write_text(table(seen), encoding="utf-8")
     print(text)
     if now.keys() != about.keys():
         return NOT_LOOKED_AT

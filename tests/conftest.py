@@ -5,15 +5,20 @@
 of the others those run that are marked ``passes_on_stock``.
 
 ``fails_on_stock("2.1")`` is for what only that pin's stock wheels do not do: on the others it is ``passes_on_stock``.
+``fails_on_stock(until="2.10")`` is for what upstream does itself from that release on: there it is ``passes_on_stock``.
 
-A module whose topic is not part of the pin in this environment is skipped, with the topic's own reason; a test
-marked ``since("2.6", what)`` where the release is older, as it lacks what the test needs. A test marked
+A module whose topic is not part of the pin in this environment is skipped, with the topic's own reason; but one named
+``test_*_conformance.py`` states what upstream's own does, and runs where that is. A test marked ``since("2.6", what)``
+is skipped where the release is older, as it lacks what the test needs; one marked ``until("2.10", what)`` from that
+release on, where upstream's own does otherwise. A test marked
 ``ends_the_process_on_stock("2.6")`` is not run on that pin's stock wheels: a process that ends proves a difference
 too, but takes the other tests with it.
 
 A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
 pins it runs with ``--whole`` alone. Of a test's many cases an earlier pin has half, each pin another half, and on stock
 wheels one; with ``--whole`` all.
+
+``--marks-of 2.9`` judges these marks as on that pin: to hold a newer release against what is known of that one.
 
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
@@ -47,18 +52,23 @@ GOOGLE = "0x1ae0"
 def pytest_addoption(parser):
     parser.addoption("--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail")
     parser.addoption("--whole", action="store_true", help="also the tests that other pins leave to the default one")
+    parser.addoption("--marks-of", metavar="PIN", help="judge what tests are marked with as on this pin")
     parser.addoption(
         "--device", choices=["cpu", "tpu"], default="cpu", help="where the tests run: CPU-XLA (the default) or a TPU"
     )
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "fails_on_stock(*pins): shows a difference from stock wheels (of these pins)")
+    config.addinivalue_line(
+        "markers",
+        "fails_on_stock(*pins, until=None): shows a difference from stock wheels (of these pins, or releases)",
+    )
     config.addinivalue_line("markers", "passes_on_stock: shows what is to be as in stock wheels")
     config.addinivalue_line("markers", "since(release, what): needs what torch has since that release")
+    config.addinivalue_line("markers", "until(release, what): needs what torch has until that release")
     config.addinivalue_line("markers", "default_pin: proves what is the same on every pin")
     config.addinivalue_line("markers", "ends_the_process_on_stock(*pins): not run on stock wheels of these pins")
-    config.release = torch_release()
+    config.release = config.getoption("--marks-of") or torch_release()
     if config.getoption("--stock"):
         do_not_shrink()
     config.no_device = why_no_tpu() if config.getoption("--device") == "tpu" else None
@@ -98,10 +108,16 @@ def why_not_in_this_pin(module, release):
     reasons = []
     for name, pins in topics_of_modules().get(module, ()):
         state = pins.get(release, "applies")
-        if state == "applies":
+        if state == "applies" or is_of_upstream(module, release):
             return None
         reasons.append(f"{name} on torch {release}: {state}")
     return "; ".join(reasons) or None
+
+
+def is_of_upstream(module, release):
+    """Whether a module of tests states what that release's own torch does."""
+    states = [pins.get(release) for _, pins in topics_of_modules().get(module, ())]
+    return module.endswith("_conformance") and "upstream" in states
 
 
 def why_no_tpu():
@@ -151,12 +167,16 @@ def number(release):
     return tuple(map(int, release.split(".")))
 
 
-def why_too_old(item, release):
+def why_not_on_release(item, release):
     """Why a test cannot run on a release of torch; None if it can."""
     for marker in item.iter_markers("since"):
         needed, what = marker.args
         if number(release) < number(needed):
             return f"torch {release} lacks {what}"
+    for marker in item.iter_markers("until"):
+        gone, what = marker.args
+        if number(release) >= number(gone):
+            return f"torch {release} has no {what}"
     return None
 
 
@@ -169,7 +189,9 @@ def default_pin():
 def differs_from_stock(item, release):
     """Whether a test shows a difference from the stock wheels of a release; None if it says nothing of them."""
     marker = item.get_closest_marker("fails_on_stock")
-    if marker is not None and (not marker.args or release in marker.args):
+    until = marker.kwargs.get("until") if marker is not None else None
+    mended = (until is not None and number(release) >= number(until)) or is_of_upstream(item.path.stem, release)
+    if marker is not None and not mended and (not marker.args or release in marker.args):
         return True
     return False if marker is not None or item.get_closest_marker("passes_on_stock") else None
 
@@ -204,7 +226,7 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     for item in items:
-        reason = why_too_old(item, config.release)
+        reason = why_not_on_release(item, config.release)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
     if not config.getoption("--stock"):

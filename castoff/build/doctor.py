@@ -1,6 +1,6 @@
 """Doctor: examine an environment with the wheels, and the machine under it.
 
-The examination itself is a module in the torch_xla wheel, ``castoff_doctor``, because a cluster's host has
+The examination itself is a module in the torch wheel, ``castoff_doctor``, because a cluster's host has
 the wheels and not castoff. Here it is run with the Python of that environment.
 """
 
@@ -20,7 +20,7 @@ from castoff.core.context import Context
 from castoff.core.errors import MachineError
 from castoff.core.interpreter import Interpreter
 
-MODULE = Path("patches/torch_xla/kill-switch/files/castoff_doctor.py")
+MODULE = Path("patches/torch/kill-switch/files/castoff_doctor.py")
 """The examination, in castoff's tree."""
 
 _STYLES = {"ok": "green", "note": "yellow", "fault": "bold red"}

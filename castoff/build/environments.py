@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,8 +29,8 @@ from castoff.model.pin import DEFAULT_PIN, PROJECTS, Pin, load_pin
 
 TEST_TOOLS = ("expecttest", "hypothesis", "numpy", "pytest", "pytest-xdist", "setuptools")
 """What the topics' tests import, or run in; the versions are those of the lock file."""
-ORACLE = "2.13.0"
-"""The release of torch whose own Tensor.grad_dtype tests/torch/test_grad_dtype_conformance.py states."""
+ORACLE = "2.15"
+"""The pin whose torch has the Tensor.grad_dtype that tests/torch/test_grad_dtype_conformance.py states."""
 
 
 class Kind(StrEnum):
@@ -48,7 +47,7 @@ class Kind(StrEnum):
 ABOUT = {
     Kind.PATCHED: "the wheels in dist/, and what tests need",
     Kind.STOCK: "the stock wheels that they were made from, likewise",
-    Kind.ORACLE: f"torch {ORACLE}, which has Tensor.grad_dtype itself",
+    Kind.ORACLE: f"the stock wheel of pin {ORACLE}, whose torch has Tensor.grad_dtype itself",
     Kind.TPU_COMPILER: "libtpu and jaxlib of the pin",
     Kind.TPU: "the wheels in dist/PIN-tpu as the README installs them, with libtpu",
     Kind.TOOLS: "pytest and the like alone, to lend another environment by PYTHONPATH",
@@ -89,12 +88,11 @@ class Environments:
             return self.patched(dist or self.root / "dist" / f"{pin.name}-cpu", folder)
         if kind is Kind.TPU:
             return self._tpu(pin, dist or self.root / "dist" / f"{pin.name}-tpu", folder)
-        if kind is Kind.STOCK:
-            return self.stock(pin, find_interpreter(None, self.context.runner, pin.pythons), folder=folder)
+        if kind in {Kind.STOCK, Kind.ORACLE}:
+            wanted = load_pin(self.root / "pins", ORACLE) if kind is Kind.ORACLE else pin
+            return self.stock(wanted, find_interpreter(None, self.context.runner, wanted.pythons), folder=folder)
         if kind is Kind.TPU_COMPILER:
             return self.tpu_compiler(pin, folder)
-        if kind is Kind.ORACLE:
-            return self.oracle(folder)
         return self._tools(pin, folder)
 
     def patched(self, dist: Path, folder: Path | None = None) -> Path:
@@ -164,20 +162,6 @@ class Environments:
         needed = [line for base in bases for line in requirements(base.path)]
         return upstream_environment(
             bases, [*needed, *pin.requires], interpreter, indexes=self.indexes, context=self.context
-        )
-
-    def oracle(self, folder: Path | None = None) -> Path:
-        """Return the Python of an environment with the later torch that has Tensor.grad_dtype itself."""
-        lock = self._constraints(None)
-
-        def fill(python: Path, install: Install) -> None:
-            listed = python.parents[1] / "constraints.txt"
-            listed.write_text(lock, encoding="utf-8")
-            install("oracle", "--constraint", listed, *TEST_TOOLS, f"torch=={ORACLE}")
-
-        interpreter = Interpreter(f"{sys.version_info.major}.{sys.version_info.minor}", Path(sys.executable))
-        return self._make(
-            Kind.ORACLE, [lock, ORACLE, *TEST_TOOLS], interpreter, f"torch {ORACLE}", fill=fill, folder=folder
         )
 
     def tpu_compiler(self, pin: Pin, folder: Path | None = None) -> Path:
@@ -255,10 +239,10 @@ class Environments:
             )
         return wheels
 
-    def _constraints(self, pin: Pin | None) -> str:
+    def _constraints(self, pin: Pin) -> str:
         """Return the versions of the lock file as constraints, but for what the pin itself states."""
         lock = (self.root / "ci" / "requirements.lock").read_text(encoding="utf-8")
-        stated = {Requirement(line).name for line in (pin.requires if pin else ())}
+        stated = {Requirement(line).name for line in pin.requires}
         rows = re.findall(r"^([\w.-]+)(==[^\\\n]+)", lock, re.MULTILINE)
         return "".join(f"{name}{rest.strip()}\n" for name, rest in rows if name not in stated)
 

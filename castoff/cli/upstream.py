@@ -23,13 +23,13 @@ pin_app = typer.Typer(
 )
 
 
-@command(app, "drift", "castoff drift --against 2.13")
+@command(app, "drift", "castoff drift --against 2.15")
 def drift_command(
     against: Annotated[
         str,
         typer.Option(
             metavar="DIR|RELEASE|REF",
-            help="The newer upstream: the folder of a checkout, a release such as 2.13 (its wheels are taken from the "
+            help="The newer upstream: the folder of a checkout, a release such as 2.15 (its wheels are taken from the "
             "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
         ),
     ],

@@ -27,7 +27,8 @@ def left_out(root: Path, pin: str, only: Collection[str], without: Collection[st
     topics = select(load_topics(root / "patches"), pin)
     needs: dict[str, set[str]] = {topic.name: set() for topic in topics}
     for topic in topics:
-        needs[topic.name] |= {key.partition("/")[2] for key in topic.requires} - {topic.name, _ALWAYS}
+        # Of those that it requires, upstream itself may have some.
+        needs[topic.name] |= {key.partition("/")[2] for key in topic.requires} & needs.keys() - {topic.name, _ALWAYS}
     names = needs.keys() - {_ALWAYS}
     unknown = {*only, *without} - names
     if unknown:

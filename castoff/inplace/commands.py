@@ -103,7 +103,7 @@ def install(
             there = [wheel for wheel in others if wheel is not None]
             pin = choose_delta(there, deltas).pin if there else journal.about["pin"]
             known = journal.about["key"] in {delta.key for delta in deltas}
-            if intact == set(PROJECTS) and known and chosen(pin) == off:
+            if intact == journal.groups.keys() and known and chosen(pin) == off:
                 return _told(target, journal, "has", "already")
             console.note(f"putting back {' and '.join(sorted(intact)) or 'nothing'}, of {journal.about['castoff']}")
             restore(target.site, frozenset(intact))

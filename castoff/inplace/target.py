@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -123,15 +123,15 @@ def check_target(target: Target, deltas: Sequence[Delta]) -> tuple[Delta, list[I
     Raises:
         InstallError: What was found instead. Nothing is changed.
     """
-    wheels = []
+    found = {project: find_installed(target, project) for project in PROJECTS}
+    wheels = [wheel for wheel in found.values() if wheel is not None]
     for project in PROJECTS:
-        wheel = find_installed(target, project)
-        if wheel is None:
+        if found[project] is None and not _is_alone(wheels, deltas):
             where = ", ".join(map(str, target.torch)) if project == "torch" else ""
-            found = f"another one, at {where}" if where else "none"
-            _refuse(f"{target.site} has no {project}", f"{project}, installed there", found, _install(deltas))
+            there = f"another one, at {where}" if where else "none"
+            _refuse(f"{target.site} has no {project}", f"{project}, installed there", there, _install(deltas))
+    for wheel in wheels:
         _check_kind(target, wheel)
-        wheels.append(wheel)
     delta = choose_delta(wheels, deltas)
     for wheel in wheels:
         _check_files(wheel, delta.parts[wheel.project])
@@ -149,7 +149,7 @@ def choose_delta(wheels: Sequence[Installed], deltas: Sequence[Delta]) -> Delta:
         InstallError: There is none for their versions.
     """
     found = {wheel.project: wheel.version.partition("+")[0] for wheel in wheels}
-    fitting = [delta for delta in deltas if all(delta.parts[name].version == found[name] for name in found)]
+    fitting = [delta for delta in deltas if _fits(delta, found)]
     if not fitting:
         _refuse(
             "these are not the releases of a pin",
@@ -158,6 +158,16 @@ def choose_delta(wheels: Sequence[Installed], deltas: Sequence[Delta]) -> Delta:
             _install(deltas),
         )
     return fitting[0]
+
+
+def _fits(delta: Delta, found: Mapping[str, str]) -> bool:
+    return all(name in delta.parts and delta.parts[name].version == version for name, version in found.items())
+
+
+def _is_alone(wheels: Sequence[Installed], deltas: Sequence[Delta]) -> bool:
+    """Tell whether what is installed is a torch that a pin has without a torch_xla."""
+    found = {wheel.project: wheel.version.partition("+")[0] for wheel in wheels}
+    return any(delta.parts.keys() == found.keys() and _fits(delta, found) for delta in deltas)
 
 
 def _check_kind(target: Target, wheel: Installed) -> None:

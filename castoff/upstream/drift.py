@@ -28,7 +28,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.tools import tool
-from castoff.model.pin import PROJECTS, Pin, load_pin, pin_names
+from castoff.model.pin import DEFAULT_PIN, PROJECTS, Pin, load_pin, pin_names
 from castoff.model.topics import Topic, load_topics, named
 
 _RELEASE = re.compile(r"\d+\.\d+(\.\d+)?")
@@ -144,7 +144,7 @@ def newer_upstream(
     """Provide the upstream that the user means.
 
     Args:
-        against: The folder of a checkout, a release such as "2.13", or else a ref of upstream's repository.
+        against: The folder of a checkout, a release such as "2.15", or else a ref of upstream's repository.
         project: The project whose ref it is.
         pins: The pins, the newest last.
         indexes: Package indexes to use besides those in pip's configuration.
@@ -160,9 +160,11 @@ def newer_upstream(
         yield _wheels(against, indexes, context)
     else:
         with context.cache.lock("drift-ref"), context.cache.scratch("drift-ref") as scratch:
-            fetch_ref(pins[-1].upstream(project).repository, against, scratch / "tree", context)
+            newest = next(pin for pin in reversed(pins) if project in pin.projects)
+            repository = newest.upstream(project).repository
+            fetch_ref(repository, against, scratch / "tree", context)
             fetched = checkout_of(scratch / "tree")
-            yield replace(fetched, about=f"{against} of {pins[-1].upstream(project).repository}")
+            yield replace(fetched, about=f"{against} of {repository}")
 
 
 def checkout_of(folder: Path) -> Newer:
@@ -177,7 +179,7 @@ def checkout_of(folder: Path) -> Newer:
             f"{folder} is not a tree of upstream",
             expected="a checkout of torch or of torch_xla",
             found=f"{' and '.join(projects)} in it" if projects else "neither torch/__init__.py nor torch_xla's",
-            next_step="Give the top folder of a checkout, a release like 2.13, or a ref of upstream's repository.",
+            next_step="Give the top folder of a checkout, a release like 2.15, or a ref of upstream's repository.",
         )
     if (folder / projects[0] / "_castoff.py").exists():
         raise CheckoutError(
@@ -226,7 +228,7 @@ def fetch_ref(repository: str, ref: str, folder: Path, context: Context) -> None
             f"{ref} of {repository} is not available",
             expected="git fetches that ref",
             found=error.found,
-            next_step="Check the ref and the network, or give the folder of a checkout, or a release like 2.13.",
+            next_step="Check the ref and the network, or give the folder of a checkout, or a release like 2.15.",
         ) from error
 
 
@@ -301,13 +303,14 @@ def fits(topics: Sequence[Topic], newer: Newer, context: Context) -> dict[str, F
     return found
 
 
-def make_environment(version: str, folder: Path, root: Path, context: Context) -> Path:
+def make_environment(version: str, folder: Path, root: Path, indexes: Sequence[str], context: Context) -> Path:
     """Install stock wheels of a release and what tests need; return the Python.
 
     Args:
         version: The release of torch. torch_xla of the same release is installed if there is one.
         folder: The folder of the environment.
         root: The tree with the lock file.
+        indexes: Package indexes that go before those in pip's configuration.
         context: The cache, the runner and the console.
 
     Raises:
@@ -317,13 +320,15 @@ def make_environment(version: str, folder: Path, root: Path, context: Context) -
     uv, python = tool("uv"), folder / "bin" / "python"
     minor = ".".join(version.split(".")[:2])
     install: list[str | Path] = [uv, "pip", "install", "--python", python]
+    first = [argument for index in indexes for argument in ("--index", index)]
     lock = root / "ci" / "requirements.lock"
     constraint: list[str | Path] = ["--constraint", lock] if lock.is_file() else []
     tools = [*constraint, *TEST_TOOLS]
     try:
         venv: list[str | Path] = [uv, "venv", "--no-project", "--python", sys.executable, folder]
         context.runner.run(venv, name="venv", env=environment)
-        context.runner.run([*install, f"torch=={version}", *tools], name="install", env=environment)
+        context.runner.run([*install, *first, f"torch=={version}"], name="install", env=environment)
+        context.runner.run([*install, *tools], name="tools", env=environment)
     except CommandError as error:
         raise FetchError(
             f"torch {version} cannot be installed",
@@ -353,9 +358,10 @@ def run_tests(topic: Topic, python: Path, root: Path, context: Context) -> tuple
 def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Context) -> Tested:
     report = scratch / "report.xml"
     report.unlink(missing_ok=True)
-    # With `--stock` each test that shows a difference must fail; see tests/conftest.py.
+    # With `--stock` each test that shows a difference must fail; see tests/conftest.py. What is marked as upstream's
+    # in that release is to be found out, not known.
     command: list[str | Path] = ["timeout", str(_SECONDS), python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["--stock", f"--junitxml={report}", file]
+    command += ["--stock", "--marks-of", DEFAULT_PIN, f"--junitxml={report}", file]
     environment = environment_for_tests() | {"PJRT_DEVICE": "CPU"}
     done = context.runner.run(command, name="drift-tests", cwd=root, env=environment, check=False)
     if done.returncode not in (0, 1) or not report.is_file():
@@ -449,7 +455,7 @@ def show_drift(
     with command_context(console) as context:
         with newer_upstream(against, project, pins, indexes, context) as newer:
             console.note(f"against {newer.about}")
-            with _python(newer, python, root, context, tests=tests) as chosen:
+            with _python(newer, python, root, indexes, context, tests=tests) as chosen:
                 found = drift(topics, newer, chosen, root, context)
         about = newer.about
     well = not any(one.needs_a_hand for one in found)
@@ -464,7 +470,9 @@ def show_drift(
 
 
 @contextmanager
-def _python(newer: Newer, python: Path | None, root: Path, context: Context, *, tests: bool) -> Iterator[Path | None]:
+def _python(
+    newer: Newer, python: Path | None, root: Path, indexes: Sequence[str], context: Context, *, tests: bool
+) -> Iterator[Path | None]:
     """Provide the interpreter to run the tests with, or None if they are not run."""
     if not tests or python is not None or newer.version is None:
         if tests and python is None:
@@ -476,7 +484,7 @@ def _python(newer: Newer, python: Path | None, root: Path, context: Context, *, 
     with context.cache.lock("drift-venv"), context.cache.scratch("drift-venv") as scratch:
         try:
             with context.console.step("install", f"stock wheels of torch {newer.version}"):
-                made = make_environment(newer.version, scratch / "venv", root, context)
+                made = make_environment(newer.version, scratch / "venv", root, indexes, context)
         except FetchError as error:
             # A branch has wheels only once it is released.
             context.console.warn(f"no tests are run: {error.summary}; give an environment with --python")

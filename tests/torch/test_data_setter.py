@@ -1,6 +1,7 @@
 """``p.data = q`` under a live graph of p: patches/torch/data-setter."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -67,7 +68,7 @@ class TestLiveGraph:
         loss.backward()
         assert seen == [F32] and w.grad.tolist() == [2, 2, 2]
 
-    @pytest.mark.fails_on_stock
+    @pytest.mark.fails_on_stock(until="2.10")
     def test_a_grad_dtype_goes_before_the_dtype(self, leaf):
         w = leaf()
         w.grad_dtype = F64
@@ -107,6 +108,13 @@ class TestLiveGraph:
             assert w.grad.dtype is dtype and w.grad.tolist() == [2, 2, 2]
 
 
+def both_shapes(was, elements, now, more):
+    """What the error says of a leaf of another shape; torch with its own grad_dtype says it in its own words."""
+    if hasattr(torch._C.TensorBase, "grad_dtype"):
+        return rf"got \[{elements}\] but expected shape compatible with \[{more}\]"
+    return rf"got {was}\[{elements}\] .* it was {was}\[{elements}\].* and is {now}\[{more}\]"
+
+
 class TestShape:
     @pytest.mark.fails_on_stock
     def test_the_error_names_both_shapes(self, leaf):
@@ -116,8 +124,8 @@ class TestShape:
         with pytest.raises(RuntimeError) as info:
             loss.backward()
         message = str(info.value)
-        assert "MulBackward0 returned an invalid gradient at index 0 - got Float[3]" in message
-        assert "it was Float[3]" in message and "is BFloat16[5]" in message
+        assert "MulBackward0 returned an invalid gradient at index 0 - got " in message
+        assert re.search(both_shapes("Float", 3, "BFloat16", 5), message)
         assert message.count("invalid gradient") == 1
         assert w.grad is None
         (w * 2).sum().backward()
@@ -187,10 +195,10 @@ class TestTwoAssignments:
         w.grad_dtype = wanted
         loss = (w * 2).sum()
         w.data = torch.ones(8, device=w.device)
-        with pytest.raises(RuntimeError, match=r"it was Float\[4\].* and is (Float|Double)\[8\]"):
+        with pytest.raises(RuntimeError, match=both_shapes("Float", 4, "(Float|Double)", 8)):
             loss.backward()
 
-    @pytest.mark.fails_on_stock
+    @pytest.mark.fails_on_stock(until="2.10")
     def test_a_released_leaf_keeps_its_grad_dtype(self, leaf):
         w = leaf(4)
         w.grad_dtype = BF16
@@ -200,6 +208,7 @@ class TestTwoAssignments:
         assert w.grad.dtype is BF16 and list(w.grad.shape) == [4]
 
     @pytest.mark.fails_on_stock
+    @pytest.mark.until("2.10", "check of castoff's that a gradient fits its leaf")
     def test_a_complex_leaf_that_became_real_is_an_error(self):
         w = torch.ones(3, dtype=torch.complex64, requires_grad=True)
         loss = (w * 2).abs().sum()
@@ -221,6 +230,7 @@ for _ in range(2):
 
 @pytest.mark.fails_on_stock
 def test_the_node_stays_over_a_change_of_device():
+    pytest.importorskip("torch_xla")
     environment = {**os.environ, "CPU_NUM_DEVICES": "2"}
     subprocess.run([sys.executable, "-c", TWO_DEVICES], check=True, env=environment)
 
@@ -316,7 +326,7 @@ def test_threads():
     assert seen and seen <= {BF16, F32}
 
 
-@pytest.mark.fails_on_stock
+@pytest.mark.fails_on_stock(until="2.10")
 def test_a_grad_dtype_is_never_missing_while_another_thread_assigns():
     w = torch.ones(64, dtype=BF16, requires_grad=True)
     w.grad_dtype = F32
@@ -507,6 +517,7 @@ class AskedForItsSize(torch.Tensor):
 
 @pytest.mark.fails_on_stock
 @pytest.mark.since("2.6", "torch.autograd.graph.get_gradient_edge")
+@pytest.mark.until("2.10", "lock of castoff's around an assignment")
 def test_sizes_in_python_do_not_deadlock_with_a_thread_that_asks_for_the_grad_dtype(monkeypatch):
     """The assignment holds a lock while it asks for sizes, for which it needs the GIL."""
     w = AskedForItsSize(torch.ones(3, dtype=BF16))

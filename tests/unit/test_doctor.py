@@ -93,6 +93,24 @@ def test_an_environment_where_torch_was_replaced(tmp_path: Path, in_place: bool)
     assert expected in findings["torch"]["next_step"]
 
 
+def test_a_build_of_torch_alone_needs_no_torch_xla(tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    (site / "torch-2.15.0+castoff.1.dist-info").mkdir()
+    (site / "torch-2.15.0+castoff.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0+castoff.1\n"
+    )
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("raise ImportError('made up')\n")
+    (site / "torch" / "_castoff_topics.py").write_text('TOPICS = {"data-setter": ""}\nOTHERS = []\n')
+    for options, more in ((["--json"], {}), (["--json", "--require-tpu"], {"TPU": "fault"})):
+        command = [folder / "bin" / "python", ROOT / doctor.MODULE, *options]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        status = {row["check"]: row["status"] for row in json.loads(result.stdout)["findings"]}
+        assert status == {"machine": "ok", "python": "ok", "torch": "ok", "import torch": "fault", **more}
+
+
 def test_a_tpu_can_be_required(context: Context) -> None:
     _, findings = doctor.examine(ROOT, HERE, True, context)
     assert {finding.check: finding.status for finding in findings}["libtpu"] == "fault"

@@ -18,6 +18,7 @@ ROW = {
         {"path": "torch/other.py", "outcome": "conflict", "detail": "expected third = 3\nfound third = 4"},
     ],
 }
+TESTED = {**ROW, "applies": True, "upstream": 0.5, "tests": [{"arrived": 1, "absent": 2}, {"arrived": 2, "absent": 1}]}
 CONFLICT = Fare("torch/other.py: conflict", "25%", "torch/other.py: expected third = 3\nfound third = 4")
 WELL = Fare("yes", "not tried")
 
@@ -28,6 +29,22 @@ def test_a_conflict_says_where() -> None:
 
 def test_what_applies() -> None:
     assert drift.fare_of({**ROW, "applies": True, "upstream": None}) == WELL
+
+
+def test_the_table_has_releases_in_order_and_branches_last() -> None:
+    half = drift.fare_of(TESTED)
+    whole = drift.fare_of({**TESTED, "tests": [{"arrived": 4, "absent": 0}]})
+    results = {
+        "torch=main": {"torch/third": CONFLICT},
+        "torch=2.10": {"torch/third": half, "torch/other": WELL},
+        "torch=2.9": {"torch/third": whole},
+    }
+    assert drift.table(results).splitlines() == [
+        "| topic | torch=2.9 | torch=2.10 | torch=main |",
+        "| --- | --- | --- | --- |",
+        "| `torch/other` |  | applies |  |",
+        "| `torch/third` | upstream (4 of 4) | applies (3 of 6) | conflicts |",
+    ]
 
 
 def test_what_changed() -> None:

@@ -183,6 +183,26 @@ def test_there_and_back(place: Place, tmp_path: Path) -> None:
         place.uninstall()
 
 
+def test_a_pin_of_torch_alone(place: Place) -> None:
+    """There and back without torch_xla, where a pin has none; where each has one, it is missing."""
+    for path in place.site.glob("torch_xla*"):
+        shutil.rmtree(path)
+    before = snapshot(place.site)
+    with pytest.raises(InstallError, match="has no torch_xla"):
+        place.install()
+    pair, torch = read_deltas(place.deltas)[0], {"torch": NEW["torch"]}
+    place.offer("castoff.3", torch)
+    alone = replace(read_deltas(place.deltas)[0], pin="2.15")
+    write_delta(place.deltas, alone, NEW["torch"].items())
+    write_delta(
+        place.deltas, replace(pair, parts={**pair.parts, "torch": replace(pair.parts["torch"], version="2.8.0")}), ()
+    )
+    assert place.install().endswith("now has torch 2.9.0+castoff.3")
+    assert place.install().endswith("already")
+    place.uninstall()
+    assert snapshot(place.site) == before
+
+
 def test_what_was_edited_is_told_of(place: Place, log: io.StringIO) -> None:
     before = snapshot(place.site)
     place.install()
@@ -577,9 +597,10 @@ def test_a_choice_that_is_refused_changes_nothing(place: Place) -> None:
 def test_topics_are_chosen_with_what_they_require(tree: Tree) -> None:
     tree.topic("kill-switch", {})
     tree.topic("base", {}, requires='["torch/kill-switch"]')
-    tree.topic("user", {}, "torch_xla", requires='["torch/base"]')
+    tree.topic("user", {}, "torch_xla", requires='["torch/base", "torch/merged"]')
     tree.topic("other", {}, "torch_xla")
     tree.topic("older", {}, pins='{"2.9" = "cannot: a reason"}')
+    tree.topic("merged", {}, pins='{"2.9" = "upstream"}')
 
     def choose(only: str = "", without: str = "") -> tuple[str, ...]:
         return left_out(tree.root, "2.9", only.split(), without.split())

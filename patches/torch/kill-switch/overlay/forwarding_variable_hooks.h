@@ -3,9 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/VariableHooksInterface.h>
 #include <c10/util/Optional.h>
+#include <torch/csrc/castoff/torch_version.h>
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,14 +16,15 @@ namespace torch::castoff {
 // it and overrides what it changes; several topics stack.
 struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
   using Base = at::TensorBase;
+  // A reference to a std::shared_ptr<Node>, or to a c10::intrusive_ptr<Node> in later releases.
+  using GradFn = decltype(std::declval<const at::impl::VariableHooksInterface&>().grad_fn(
+      std::declval<const Base&>()));
 
   explicit ForwardingVariableHooks(at::impl::VariableHooksInterface* next) : next_(next) {}
 
   Base tensor_data(const Base& self) const override { return next_->tensor_data(self); }
   Base variable_data(const Base& self) const override { return next_->variable_data(self); }
-  const std::shared_ptr<autograd::Node>& grad_fn(const Base& self) const override {
-    return next_->grad_fn(self);
-  }
+  GradFn grad_fn(const Base& self) const override { return next_->grad_fn(self); }
   unsigned _register_hook(const Base& self, std::function<Base(const Base&)> hook) const override {
     return next_->_register_hook(self, std::move(hook));
   }
@@ -52,6 +54,15 @@ struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
                                                torch::jit::Stack* stack) const override {
     next_->basic_autograd_not_implemented_fallback(op, dispatch_keys, stack);
   }
+#if CASTOFF_TORCH_AT_LEAST(2, 10)
+  std::optional<c10::ScalarType> grad_dtype(const Base& self) const override {
+    return next_->grad_dtype(self);
+  }
+  void set_grad_dtype(const Base& self,
+                      const std::optional<c10::ScalarType>& grad_dtype) const override {
+    next_->set_grad_dtype(self, grad_dtype);
+  }
+#endif
 
  private:
   at::impl::VariableHooksInterface* next_;

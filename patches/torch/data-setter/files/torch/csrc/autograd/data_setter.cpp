@@ -25,10 +25,10 @@ bool same_metadata(const at::TensorBase& self, const at::TensorBase& new_data) {
          same_shape(self, new_data);
 }
 
-std::shared_ptr<Node> live_accumulator(const at::TensorBase& self) {
+NodePointer live_accumulator(const at::TensorBase& self) {
   auto* meta = impl::get_autograd_meta(self);
   if (meta == nullptr) {
-    return nullptr;
+    return {};
   }
   const std::lock_guard<std::mutex> lock(meta->mutex_);
   return meta->grad_accumulator_.lock();
@@ -42,19 +42,22 @@ Reassignment::Reassignment(const at::TensorBase& self, const at::TensorBase& new
     return;
   }
   const bool changes = !same_metadata(self, new_data);
-  if (!changes && !grad_dtype::in_use()) {
+  if (!changes && !LeafState::any_in_use()) {
     return;
   }
-  keep_state_.emplace(self);
+  state_.keep(self);
   // Nested tensors have no shape to compare.
-  auto accumulator = self.is_nested() || new_data.is_nested() ? nullptr : live_accumulator(self);
+  if (self.is_nested() || new_data.is_nested()) {
+    return;
+  }
+  auto accumulator = live_accumulator(self);
   if (!accumulator) {
     return;
   }
   if (changes) {
-    grad_dtype::outrun_graphs(*self.unsafeGetTensorImpl());
+    state_.follow(self, accumulator);
   }
-  if (same_shape(self, new_data)) {
+  if (same_shape(self, new_data) && LeafState::may_keep_node(self, new_data)) {
     kept_accumulator_ = std::move(accumulator);
   }
 }
@@ -63,13 +66,14 @@ Reassignment::~Reassignment() {
   if (enabled()) {
     adopt_wrapped(self_, new_data_);
   }
+  state_.finish();
   if (!kept_accumulator_) {
     return;
   }
   auto* meta = impl::get_autograd_meta(self_);
   const std::lock_guard<std::mutex> lock(meta->mutex_);
   if (meta->grad_accumulator_.expired()) {
-    meta->grad_accumulator_ = kept_accumulator_;
+    meta->grad_accumulator_ = decltype(meta->grad_accumulator_)(kept_accumulator_);
   }
 }
 

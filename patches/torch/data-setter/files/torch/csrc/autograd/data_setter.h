@@ -4,19 +4,16 @@
 //
 // torch drops p's AccumulateGrad there: the next graph gets a new one, without the hooks of the old
 // one (DDP's all-reduce is such a hook), and a graph built before delivers a gradient of the old
-// dtype. Here the node stays, and the leaf says what it delivers (grad_dtype.h, outrun_graphs).
+// dtype. Here the node stays, and the leaf says what it delivers (leaf_state.h).
 
 #include <ATen/core/TensorBase.h>
-#include <torch/csrc/autograd/grad_dtype.h>
-
-#include <memory>
-#include <optional>
+#include <torch/csrc/autograd/leaf_state.h>
 
 namespace torch::autograd::data_setter {
 
 // Lives around one assignment to .data: looks at the two tensors in the constructor, puts p's
 // autograd state right in the destructor. Costs a comparison where the metadata stays the same and
-// no tensor of the process has state in grad_dtype.h.
+// no tensor of the process has state to carry over.
 //
 // Where the shape changes, what becomes of the node is left to torch, which keeps it if dtype and
 // device stay: FSDP's flat parameters change their size twice a step, and count on it.
@@ -32,8 +29,8 @@ class Reassignment {
  private:
   const at::TensorBase& self_;
   const at::TensorBase& new_data_;
-  std::shared_ptr<Node> kept_accumulator_;
-  std::optional<grad_dtype::KeepAcrossSetData> keep_state_;
+  NodePointer kept_accumulator_;
+  LeafState state_;
 };
 
 }  // namespace torch::autograd::data_setter

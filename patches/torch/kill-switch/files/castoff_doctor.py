@@ -5,17 +5,21 @@
 A separate module beside torch and torch_xla: it must run even if those cannot be imported. It needs only
 the standard library, and imports torch in a separate process. Exit status: 0 without problems, 1 with
 problems. A missing TPU is a problem with ``--require-tpu``, or if PJRT_DEVICE asks for one.
+
+A torch for which there is no torch_xla is examined alone.
 """
 
 import argparse
 import ctypes
 import glob
 import importlib.metadata
+import importlib.util
 import json
 import mmap
 import os
 import platform
 import re
+import runpy
 import struct
 import subprocess
 import sys
@@ -57,17 +61,32 @@ def examine(require_tpu=False):
     findings = _Findings()
     findings.add("machine", OK, f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}")
     findings.add("python", OK, f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}")
-    whole = _examine_wheels(findings)
+    projects = _projects()
+    whole = _examine_wheels(findings, projects)
     if whole:
-        _examine_running(findings)
-    _examine_tpu(findings, require_tpu or os.environ.get("PJRT_DEVICE") == "TPU", whole)
+        _examine_running(findings, projects)
+    required = require_tpu or os.environ.get("PJRT_DEVICE") == "TPU"
+    if "torch_xla" in projects:
+        _examine_tpu(findings, required, whole)
+    elif required:
+        findings.add("TPU", FAULT, "there is no torch_xla for this torch", "Install the wheels of a pin that has one.")
     return findings.rows
 
 
-def _examine_wheels(findings):
-    """The two wheels, by their metadata. Return whether both are there."""
+def _projects():
+    """The projects of the build that this torch is of: torch alone where the build has no topic of torch_xla."""
+    spec = importlib.util.find_spec("torch")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        registry = os.path.join(folder, "_castoff_topics.py")
+        if os.path.isfile(registry):
+            return _PROJECTS if runpy.run_path(registry)["OTHERS"] else _PROJECTS[:1]
+    return _PROJECTS
+
+
+def _examine_wheels(findings, projects):
+    """The wheels, by their metadata. Return whether all are there."""
     versions = {}
-    for project in _PROJECTS:
+    for project in projects:
         found = [dist for dist in importlib.metadata.distributions(name=project) if dist.metadata["Name"]]
         if not found:
             findings.add(
@@ -85,9 +104,9 @@ def _examine_wheels(findings):
         else:
             findings.add(project, OK, version)
     builds = {version.partition("+")[2] for version in versions.values()}
-    if len(versions) == len(_PROJECTS) and len(builds) > 1 and all("+castoff" in v for v in versions.values()):
+    if len(versions) == len(projects) and len(builds) > 1 and all("+castoff" in v for v in versions.values()):
         findings.add("one build", FAULT, f"torch and torch_xla are of {' and '.join(sorted(builds))}", _REINSTALL)
-    return len(versions) == len(_PROJECTS)
+    return len(versions) == len(projects)
 
 
 def _not_ours(project, version):
@@ -103,15 +122,16 @@ def _not_ours(project, version):
     return found, f"In the folder of castoff's wheels: pip install -c constraints.txt --find-links . {pair}"
 
 
-def _examine_running(findings):
-    """What a process says that imports the two."""
+def _examine_running(findings, projects=_PROJECTS):
+    """What a process says that imports them."""
+    imported = f"import {', '.join(projects)}"
     answer, error = _child("_look_inside", {"LD_BIND_NOW": "1", "PJRT_DEVICE": "CPU"}, 600)
     if error:
-        findings.add("import torch, torch_xla", FAULT, error, _REINSTALL)
+        findings.add(imported, FAULT, error, _REINSTALL)
         return
     abi = f"_GLIBCXX_USE_CXX11_ABI={answer['cxx11_abi']}"
     commits = ", ".join(f"{project} {commit[:12]}" for project, commit in answer["commits"].items())
-    findings.add("import torch, torch_xla", OK, f"{abi}, commits {commits}")
+    findings.add(imported, OK, f"{abi}, commits {commits}")
     if not answer["topics"]:
         findings.add("topics", FAULT, "none: these wheels are stock", "Install castoff's wheels.")
         return
@@ -215,26 +235,27 @@ def _child(function, settings, timeout):
 
 def _look_inside():
     import torch
-    import torch_xla
-    import torch_xla.version
 
+    with_xla = "torch_xla" in _projects()
     answer = {
         "cxx11_abi": int(torch.compiled_with_cxx11_abi()),
-        "commits": {"torch": torch.version.git_version, "torch_xla": torch_xla.version.__xla_gitrev__},
+        "commits": {"torch": torch.version.git_version},
         "topics": {},
         "slots": {},
         "compiled_in": False,
     }
+    if with_xla:
+        answer["commits"]["torch_xla"] = importlib.import_module("torch_xla.version").__xla_gitrev__
     try:
         from torch import _castoff as torch_castoff
-        from torch_xla import _castoff as xla_castoff
+
+        topics_of_xla = importlib.import_module("torch_xla._castoff").TOPICS if with_xla else {}
     except ImportError:
         print("\n" + json.dumps(answer))
         return
-    xla = os.path.dirname(torch_xla.__file__)
-    for topic in [*torch_castoff.TOPICS, *xla_castoff.TOPICS]:
-        module = xla_castoff.TOPICS.get(topic)
-        if module and not os.path.exists(os.path.join(xla, f"{module}.py")):
+    for topic in [*torch_castoff.TOPICS, *topics_of_xla]:
+        module = topics_of_xla.get(topic)
+        if module and importlib.util.find_spec(f"torch_xla.{module}") is None:
             answer["topics"][topic] = "not in this build"
         else:
             answer["topics"][topic] = "on" if torch_castoff.enabled(topic) else "off, by CASTOFF_DISABLE"
@@ -246,7 +267,7 @@ def _look_inside():
         return
     symbols = _defined(os.path.join(lib, _OVERLAY))
     maps = _mappings()
-    for caller in _CALLERS:
+    for caller in _CALLERS if with_xla else _CALLERS[:2]:
         base, path = min((start, path) for start, _, offset, path in maps if offset == 0 and _is(path, caller))
         for symbol, offsets in _slots(path, symbols).items():
             owners = [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
