@@ -221,7 +221,8 @@ MANY_CASES = 4
 
 def pytest_collection_modifyitems(config, items):
     release = config.release
-    if release is not None and not config.getoption("--whole") and number(release) < number(default_pin()):
+    whole = config.getoption("--whole") or config.getoption("--marks-of")
+    if release is not None and not whole and number(release) < number(default_pin()):
         left_out = set(left_to_other_pins(items, release, stock=config.getoption("--stock")))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
