@@ -42,7 +42,7 @@ def table(stock: dict[str, str], patched: dict[str, str]) -> str:
             f"| `{program.replace('|', chr(92) + '|')}` | {cell(stock[program])} | {cell(patched[program])} |"
             for program in programs
         ]
-        parts.append("\n".join([f"## {title}", "", "| program | stock | castoff |", "|---|---|---|", *rows]))
+        parts.append("\n".join([f"### {title}", "", "| program | stock | castoff |", "|---|---|---|", *rows]))
     return "\n\n".join(parts)
 
 

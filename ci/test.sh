@@ -158,6 +158,8 @@ rest_of_2.9() {
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section "torch's samples of every operator: what differs is what is recorded" \
+    .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
   section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.15
   section 'wide weight gradients on the TPU compiler' \
     .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"

@@ -6,6 +6,7 @@ float64, in units in the last place of the dtype, is at most 1.5 times that of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,29 @@ FACTOR = 1.5
 UNITS = {torch.float64: 2**31, torch.float32: 64, torch.bfloat16: 4, torch.float16: 4}
 """Units in the last place that are no difference. float32: XLA's own approximations of transcendental functions
 are good for some 5e-6; so are its float64 ones, some of which go through float32."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one result.
+
+    kind: "same", or what differs: "type", "dtype", "shape", "value", "alias", "device", "distribution".
+    ratio: the largest error as a multiple of the one that is allowed; above 1 it is a difference. infinite where
+    there is nothing to measure.
+    """
+
+    kind: str
+    detail: str = ""
+    ratio: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        ratio = min(self.ratio, 1e9)
+        return {"kind": self.kind, "detail": self.detail, "ratio": float(f"{ratio:.3g}")}
+
+
+def differs(kind: str, detail: str) -> Verdict:
+    """A difference that has no size."""
+    return Verdict(kind, detail, float("inf"))
 
 
 def _unit(reference: torch.Tensor, dtype: torch.dtype, scale: float) -> torch.Tensor:
@@ -51,32 +75,43 @@ def units_apart(found: torch.Tensor, cpu: torch.Tensor, reference: torch.Tensor 
     return largest(found64, same | right), largest(cpu64, cpu_right)
 
 
-def difference(found: Any, cpu: Any, reference: Any, *, values: bool = True) -> str | None:  # noqa: PLR0911
-    """What is different, in words that begin with "type", "dtype", "shape" or "value"; None if nothing is."""
+def compare(found: Any, cpu: Any, reference: Any, *, values: bool = True) -> Verdict:  # noqa: PLR0911
+    """The verdict on one leaf of the results."""
     if not isinstance(cpu, torch.Tensor):
         same = type(found) is type(cpu) and (found == cpu or found != found)  # noqa: PLR0124
-        return None if same else f"type: {found!r:.60}, on the CPU {cpu!r:.60}"
+        return Verdict("same") if same else differs("type", f"{found!r:.60}, on the CPU {cpu!r:.60}")
     if not isinstance(found, torch.Tensor):
-        return f"type: {type(found).__name__}, on the CPU a tensor"
+        return differs("type", f"{type(found).__name__}, on the CPU a tensor")
     if found.dtype != cpu.dtype:
-        return f"dtype: {_name(found.dtype)}, on the CPU {_name(cpu.dtype)}"
+        return differs("dtype", f"{_name(found.dtype)}, on the CPU {_name(cpu.dtype)}")
     if found.shape != cpu.shape:
-        return f"shape: {list(found.shape)}, on the CPU {list(cpu.shape)}"
+        return differs("shape", f"{list(found.shape)}, on the CPU {list(cpu.shape)}")
     if not values or not cpu.numel():
-        return None
+        return Verdict("same")
     found, cpu = _real(_strided(found)), _real(_strided(cpu))
-    if not cpu.dtype.is_floating_point:
-        unequal = int((found != cpu).sum())
-        return f"value: {unequal} of {cpu.numel()} are not equal" if unequal else None
     if cpu.dtype not in UNITS:
-        return None if torch.equal(found.double(), cpu.double()) else "value: not equal"
+        unequal = int((found.double() != cpu.double()).sum() if cpu.is_floating_point() else (found != cpu).sum())
+        return differs("value", f"{unequal} of {cpu.numel()} are not equal") if unequal else Verdict("same")
     wanted = _real(_strided(reference)) if isinstance(reference, torch.Tensor) else None
     if wanted is not None and (wanted.shape != cpu.shape or not wanted.dtype.is_floating_point):
         wanted = None
     apart, own = units_apart(found, cpu, wanted)
-    if apart <= max(FACTOR * own, UNITS[cpu.dtype]):
-        return None
-    return f"value: off by {apart:.3g} units in the last place, on the CPU {own:.3g}"
+    ratio = apart / max(FACTOR * own, UNITS[cpu.dtype])
+    detail = f"off by {apart:.3g} units in the last place, on the CPU {own:.3g}"
+    return Verdict("value", detail, ratio) if ratio > 1 else Verdict("same", "", ratio)
+
+
+def compare_all(found: list[Any], cpu: list[Any], reference: list[Any] | None, *, values: bool = True) -> Verdict:
+    """The worst verdict of several results."""
+    if len(found) != len(cpu):
+        return differs("type", f"{len(found)} results, on the CPU {len(cpu)}")
+    verdicts = [Verdict("same")]
+    for i, (x, y) in enumerate(zip(found, cpu, strict=True)):
+        if (x is None) != (y is None):
+            verdicts.append(differs("type", f"gradient {i} is {'None' if x is None else 'there'}, unlike the CPU's"))
+        elif y is not None:
+            verdicts.append(compare(x, y, reference and reference[i], values=values))
+    return max(verdicts, key=lambda verdict: (verdict.kind != "same", verdict.ratio))
 
 
 def _name(dtype: torch.dtype) -> str:

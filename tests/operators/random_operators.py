@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from judge import Verdict, differs
 
 DRAWS = 400_000
 P_VALUE = 1e-5
@@ -99,8 +100,8 @@ def p_value(a: torch.Tensor, b: torch.Tensor) -> float:
     return max(0.0, min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * k * k * x * x) for k in range(1, 101))))
 
 
-def judge(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any] | None:  # noqa: PLR0911
-    """The outcome for one operator and dtype; None if there is nothing to judge."""
+def judged(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any] | None:
+    """What is found for one operator and dtype; None if there is nothing to judge."""
     draw = DRAW.get(name)
     if draw is None:
         return None
@@ -110,21 +111,24 @@ def judge(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]
     except Exception:
         return None
     torch.manual_seed(11)
+    kind = "raises"
     try:
-        found = draw(dtype, device)
+        drawn = draw(dtype, device)
+        kind = "raises late"
+        found = drawn.cpu()
     except Exception as error:
-        return {"outcome": "raises", "at": "call", "detail": f"{type(error).__name__}: {str(error)[:200]}"}
-    try:
-        found = found.cpu()
-    except Exception as error:
-        return {"outcome": "raises", "at": "sync", "detail": f"{type(error).__name__}: {str(error)[:200]}"}
+        return {"kind": kind, "detail": f"{type(error).__name__}: {str(error)[:200]}"}
+    return _verdict(name, found, cpu).row()
+
+
+def _verdict(name: str, found: torch.Tensor, cpu: torch.Tensor) -> Verdict:
     if found.dtype != cpu.dtype:
-        return {"outcome": "silent", "detail": f"dtype: {found.dtype}, on the CPU {cpu.dtype}"}
+        return differs("dtype", f"{found.dtype}, on the CPU {cpu.dtype}")
     limit = {"rand_like": 1.0, "uniform": 2.0}.get(name)
     if limit is not None and bool((found.double() >= limit).any()):
-        return {"outcome": "silent", "detail": f"distribution: {limit:g} is drawn, which is excluded"}
+        return differs("distribution", f"{limit:g} is drawn, which is excluded")
     p = p_value(found, cpu)
-    if p < P_VALUE:
-        mean, own = float(found.double().mean()), float(cpu.double().mean())
-        return {"outcome": "silent", "detail": f"distribution: p = {p:.1e}, mean {mean:.4g}, on the CPU {own:.4g}"}
-    return {"outcome": "same"}
+    ratio = math.log(max(p, 1e-300)) / math.log(P_VALUE)
+    mean, own = float(found.double().mean()), float(cpu.double().mean())
+    detail = f"p = {p:.1e}, mean {mean:.4g}, on the CPU {own:.4g}"
+    return Verdict("distribution", detail, ratio) if ratio > 1 else Verdict("same", "", ratio)

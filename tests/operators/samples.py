@@ -6,25 +6,19 @@ positional and keyword arguments, of which the tensors are replaced by such of a
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import plan
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-DTYPES = {
-    "f32": torch.float32,
-    "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
+DTYPES = {name: getattr(torch, full) for name, full in plan.DTYPES.items()}
 SEED = 20260
 _ENOUGH = 400
 """No operator's list of samples is looked at further than this."""
@@ -66,23 +60,18 @@ def differentiable(op: Any, dtype: torch.dtype) -> bool:
 
 
 def samples(op: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Call]]:
-    """At most `count` of an operator's samples, spread over all that it has, with their numbers."""
+    """At most `count` of an operator's samples with their numbers, spread over all that it has.
+
+    A smaller count gives some of those that `plan.ALL` gives.
+    """
     random.seed(SEED)
     torch.manual_seed(SEED)
-    try:
+    with contextlib.suppress(ImportError):
         import numpy as np
 
         np.random.seed(SEED)
-    except ImportError:
-        pass
-    found = []
-    for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
-        found.append(sample)
-        if len(found) == _ENOUGH:
-            break
-    step = max(1.0, len(found) / count)
-    numbers = sorted({int(i * step) for i in range(min(count, len(found)))})
-    return [(i, _call(op, found[i])) for i in numbers]
+    found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), _ENOUGH))
+    return [(i, _call(op, found[i])) for i in plan.chosen(len(found), count)]
 
 
 def _call(op: Any, sample: Any) -> Call:
@@ -140,5 +129,5 @@ class Views:
         if t.dim() == 1:
             self.bases.append(t.repeat_interleave(2).to(self._device))
             return self.bases[-1][::2]
-        self.bases.append(t.mT.contiguous().to(self._device))
+        self.bases.append(t.mT.clone(memory_format=torch.contiguous_format).to(self._device))
         return self.bases[-1].mT

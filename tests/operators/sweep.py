@@ -1,8 +1,9 @@
 """The sweep: torch's samples of every operator on XLA, against torch's CPU kernels.
 
-    PJRT_DEVICE=CPU ENVIRONMENT/bin/python tests/operators/sweep.py --samples 6 --json OUT.json
+    ENVIRONMENT/bin/python tests/operators/sweep.py --op trace --op cumsum --show
 
 Worker processes run the samples; one that dies, or hangs, is a row of the result and not its end.
+``bench/operator_sweep.py`` compares the rows with those that are recorded.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import plan
+
 HERE = Path(__file__).resolve().parent
-TIMEOUT = 90.0
-"""Seconds for one phase of one sample."""
+TIMEOUT = 180.0
+"""Seconds for the samples of one operator and dtype, which take less than one, or for one of them by itself."""
 
-QUICK, ALL = 2, 6
-"""Samples of each operator and dtype."""
+ENVIRONMENT = {
+    "PJRT_DEVICE": "CPU",
+    "PYTHONHASHSEED": "0",
+    "XLA_COMPILATION_CACHE_SIZE": "1",  # nothing is compiled twice
+    "XLA_FLAGS": "--xla_cpu_enable_fast_min_max=false",  # without it max drops NaN, on XLA:CPU alone
+}
 
-
-PHASES = ("forward", "gradient", "alias")
+Row = dict[str, Any]
 
 
 class Worker:
@@ -37,19 +43,17 @@ class Worker:
         self._lines: queue.Queue[str | None] = queue.Queue()
 
     def _start(self) -> None:
-        environment = {**os.environ, "XLA_COMPILATION_CACHE_SIZE": "1", "PJRT_DEVICE": "CPU"}
-        environment.setdefault("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=false")
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment,
+            env={**os.environ, **ENVIRONMENT},
         )
         self._lines = queue.Queue()
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-        if self._message(300) != {"ready": True}:
+        if self._message(600) != {"ready": True}:
             raise RuntimeError("a worker of the sweep does not start: run tests/operators/worker.py by hand")
 
     @staticmethod
@@ -59,49 +63,57 @@ class Worker:
             lines.put(line)
         lines.put(None)
 
-    def _message(self, timeout: float) -> dict[str, Any] | None:
+    def _message(self, timeout: float) -> Row | None:
         line = self._lines.get(timeout=timeout)
         return None if line is None else json.loads(line)
 
-    def run(self, op: str, dtype: str, count: int) -> list[dict[str, Any]]:
-        """The results of one operator and dtype."""
-        results: list[dict[str, Any]] = []
+    def run(self, op: str, dtype: str, count: int) -> list[Row]:
+        """The rows of one operator and dtype."""
+        rows: list[Row] = []
         skip: list[list[Any]] = []
+        together = True
         while True:
             if self._process is None:
                 self._start()
             assert self._process is not None and self._process.stdin is not None
-            job = {"op": op, "dtype": dtype, "count": count, "skip": skip}
+            job = {"op": op, "dtype": dtype, "count": count, "together": together, "skip": skip}
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
-            death = self._follow(results, skip)
-            if death is None:
-                return [{"op": op, "dtype": dtype, **result} for result in results]
-            number, phase = death[1]
-            skip += [[number, other] for other in PHASES if [number, other] not in skip]
-            results.append({"number": number, "phase": phase, "outcome": "raises", "at": "crash", "detail": death[0]})
+            ended = self._follow(rows, skip)
+            if ended is None:
+                return [{"op": op, "dtype": dtype, **row} for row in rows]
+            kind, detail, (number, phase) = ended
+            if phase == "together":  # each by itself, to see which of them it was
+                rows.clear()
+                skip.clear()
+            else:
+                skip += [[number, other] for other in (*plan.PHASES, phase)]
+                rows.append({"number": number, "phase": phase, "kind": kind, "detail": detail})
+            if phase == "samples":
+                return [{"op": op, "dtype": dtype, **row} for row in rows]
+            together = False
 
-    def _follow(self, results: list[dict[str, Any]], skip: list[list[Any]]) -> tuple[str, list[Any]] | None:
-        begun: list[Any] = [-2, "samples"]
+    def _follow(self, rows: list[Row], skip: list[list[Any]]) -> tuple[str, str, list[Any]] | None:
+        """Take rows until the job is done: None, or how the process ended and where."""
+        begun: list[Any] = [-1, "samples"]
         while True:
             try:
                 message = self._message(TIMEOUT)
             except queue.Empty:
                 self.stop()
-                return f"no end after {TIMEOUT:g} s", begun
+                return "hangs", f"no end after {TIMEOUT:g} s", begun
             if message is None:
                 assert self._process is not None
                 code = self._process.wait()
                 self._process = None
-                return f"the process ended with status {code}", begun
+                return "dies", f"the process ended with status {code}", begun
             if "done" in message:
                 return None
             if "start" in message:
                 begun = message["start"]
-                if begun not in skip:
-                    skip.append(begun)
-            elif "outcome" in message:
-                results.append(message)
+                skip.append(begun)
+            elif _key(message) not in map(_key, rows):
+                rows.append(message)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -110,12 +122,16 @@ class Worker:
             self._process = None
 
 
-def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool = False) -> list[dict[str, Any]]:
-    """The results of all these operators and dtypes, in their order."""
+def _key(row: Row) -> tuple[Any, ...]:
+    return row.get("number"), row.get("phase"), "chosen" in row, "fallback" in row
+
+
+def sweep(pairs: list[plan.Pair], count: int, workers: int) -> list[Row]:
+    """The rows of all these operators and dtypes, in their order."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for i in range(len(pairs)):
         todo.put(i)
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[Row]] = {}
     begun = time.monotonic()
 
     def work() -> None:
@@ -124,7 +140,7 @@ def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool
             while True:
                 i = todo.get_nowait()
                 found[i] = worker.run(*pairs[i], count)
-                if progress and len(found) % 200 == 0:
+                if len(found) % 200 == 0:
                     print(f"{len(found)} of {len(pairs)}, {time.monotonic() - begun:.0f} s", file=sys.stderr)
         except queue.Empty:
             pass
@@ -136,10 +152,12 @@ def sweep(pairs: list[tuple[str, str]], count: int, workers: int, progress: bool
         thread.start()
     for thread in threads:
         thread.join()
-    return [result for i in range(len(pairs)) for result in found.get(i, [])]
+    if len(found) != len(pairs):
+        raise RuntimeError("a worker of the sweep has failed, see above")
+    return [row for i in range(len(pairs)) for row in found[i]]
 
 
-def all_pairs() -> list[tuple[str, str]]:
+def all_pairs() -> list[plan.Pair]:
     """Every operator and dtype that the CPU has; found in a process of its own, as it takes a while to import."""
     program = (
         "import json, samples as s\n"
@@ -152,29 +170,33 @@ def all_pairs() -> list[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=ALL)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="the dtypes and samples that CI runs")
+    parser.add_argument("--samples", type=int, help=f"of each operator and dtype, at most {plan.ALL}")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--op", action="append", help="only these operators, by their full names")
-    parser.add_argument("--dtype", action="append")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--dtype", action="append", choices=plan.DTYPES)
+    parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--show", action="store_true", help="print what is not the same")
     options = parser.parse_args()
+    pairs = all_pairs()
+    if options.quick:
+        pairs = plan.quick(pairs)
     pairs = [
         (op, dtype)
-        for op, dtype in all_pairs()
+        for op, dtype in pairs
         if (not options.op or op in options.op) and (not options.dtype or dtype in options.dtype)
     ]
     begun = time.monotonic()
-    results = sweep(pairs, options.samples, options.workers, progress=True)
+    rows = sweep(pairs, options.samples or (plan.QUICK if options.quick else plan.ALL), options.workers)
     if options.json:
-        options.json.write_text(json.dumps(results, indent=0))
+        options.json.write_text(json.dumps(rows, indent=0), encoding="utf-8")
+    kinds = [row["kind"] for row in rows if "kind" in row]
     if options.show:
-        for r in results:
-            if r["outcome"] != "same":
-                print(r["op"], r["dtype"], r["number"], r["phase"], r["outcome"], r.get("at", ""), r["detail"][:150])
-    outcomes = [r["outcome"] for r in results]
-    counted = ", ".join(f"{outcomes.count(o)} {o}" for o in ("same", "silent", "raises"))
-    print(f"{len(pairs)} pairs, {counted}, {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        for r in rows:
+            if r.get("kind", "same") != "same":
+                print(r["op"], r["dtype"], r["number"], r["phase"], r["kind"], r["detail"][:150])
+    counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+    print(f"{len(pairs)} operators and dtypes: {counted}; {time.monotonic() - begun:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """One process of the sweep: runs the samples that it is told to and prints what it found.
 
-It reads lines ``{"op": …, "dtype": …, "count": …, "skip": [[number, phase]…]}`` and answers with lines of JSON:
-``start`` ahead of what may kill the process, ``done`` at the end, results in between.
+It reads lines ``{"op": …, "dtype": …, "count": …, "together": …, "skip": [[number, phase]…]}`` and answers with lines
+of JSON: ``start`` ahead of what may kill the process, ``done`` at the end, results in between.
+
+All samples of an operator and dtype are one graph, because most of the time is that of the compiler. If that graph
+does not run, each phase of each sample is one of its own, which says which of them are at fault.
 """
 
 from __future__ import annotations
@@ -10,18 +13,33 @@ import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import judge
+import plan
 import random_operators
 import samples
 import torch
 import torch_xla
 from torch.utils._pytree import tree_flatten
+from torch_xla.debug import metrics
 
 UNDEFINED = ("empty", "new_empty", "resize_")
 """Operators whose values are whatever was in memory."""
+
+CPU = torch.device("cpu")
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Pending:
+    """What a phase has traced: tensors to fetch, and what to make of them."""
+
+    leaves: list[Any]
+    judge: Callable[[list[Any]], judge.Verdict]
 
 
 def emit(**message: Any) -> None:
@@ -34,8 +52,10 @@ def fetch(leaves: list[Any]) -> list[Any]:
     where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) and x.device.type == "xla"]
     leaves = list(leaves)
     plain = [i for i in where if leaves[i].layout == torch.strided]
-    for i, t in zip(plain, torch_xla._XLAC._xla_get_cpu_tensors([leaves[i].detach() for i in plain]), strict=True):
-        leaves[i] = t
+    if plain:
+        fetched = torch_xla._XLAC._xla_get_cpu_tensors([leaves[i].detach() for i in plain])
+        for i, t in zip(plain, fetched, strict=True):
+            leaves[i] = t
     for i in set(where) - set(plain):
         leaves[i] = leaves[i].cpu()
     return leaves
@@ -53,143 +73,191 @@ def gradients(call: samples.Call, outputs: Any, inputs: list[torch.Tensor], devi
     return list(torch.autograd.grad(leaves, inputs, cotangents, allow_unused=True))
 
 
-def run(call: samples.Call, *, grad: bool, device: torch.device) -> tuple[list[Any], list[Any] | None]:
-    """Outputs of a call, and gradients if asked for and there are any."""
+def run(call: samples.Call, *, grad: bool, device: torch.device) -> list[Any]:
+    """Outputs of a call; or gradients, none if there are none."""
     inputs = [t for t in call.tensors() if t.is_floating_point() and t.layout == torch.strided]
     if grad:
         for t in inputs:
             t.requires_grad_()
     with torch.set_grad_enabled(grad):
         outputs = call()
-    leaves = tree_flatten(outputs)[0]
-    if not grad or not inputs:
-        return leaves, None
-    return leaves, gradients(call, outputs, inputs, device)
-
-
-CPU = torch.device("cpu")
+    if not grad:
+        return tree_flatten(outputs)[0]
+    return gradients(call, outputs, inputs, device) if inputs else []
 
 
 class Sample:
     """One sample, run on the CPU, in float64 and on XLA."""
 
-    def __init__(self, op: Any, number: int, call: samples.Call, dtype: torch.dtype, device: torch.device) -> None:
-        self.op, self.number, self.call, self.device = op, number, call, device
+    def __init__(self, op: Any, call: samples.Call, dtype: torch.dtype, device: torch.device) -> None:
+        self.call, self.device = call, device
         self.differentiable = samples.differentiable(op, dtype)
-        self.random = op.full_name in random_operators.NAMES
-        self.values = not self.random and not op.name.startswith(UNDEFINED) and "empty" not in op.name
+        random = op.full_name in random_operators.NAMES
+        self.values = not random and not op.name.startswith(UNDEFINED) and "empty" not in op.name
+        self.views_too = dtype in (torch.float32, torch.int64) and bool(call.tensors())
 
-    def forward(self) -> dict[str, Any] | None:
-        return self._compare(grad=False)
+    def begin(self, phase: str) -> Pending | None:
+        """Trace a phase; None if there is nothing to compare. Raises what the operator raises on XLA alone."""
+        if phase == "alias":
+            return self._alias() if self.views_too else None
+        if phase == "gradient" and not (self.differentiable and self.values):
+            return None
+        return self._compare(grad=phase == "gradient")
 
-    def gradient(self) -> dict[str, Any] | None:
-        return self._compare(grad=True) if self.differentiable and self.values else None
-
-    def _on_cpu(self, change: Any, grad: bool) -> tuple[list[Any], list[Any] | None] | None:
-        try:
+    def _on_cpu(self, change: Any, grad: bool) -> list[Any] | None:
+        with contextlib.suppress(Exception):
             return run(self.call.map(change), grad=grad, device=CPU)
-        except Exception:
-            return None
-
-    def _compare(self, grad: bool) -> dict[str, Any] | None:
-        cpu = self._on_cpu(samples.fresh, grad)
-        if cpu is None or (grad and not cpu[1]):
-            return None
-        reference = self._on_cpu(samples.wide, grad)
-        try:
-            found = run(self.call.map(samples.on(self.device)), grad=grad, device=self.device)
-        except Exception as error:
-            return raised("call", error)
-        which = 1 if grad else 0
-        devices = {x.device.type for x in found[which] if isinstance(x, torch.Tensor)}
-        try:
-            values = fetch(found[which])
-        except Exception as error:
-            return raised("sync", error)
-        wanted = reference[which] if reference and len(reference[which] or []) == len(cpu[which]) else None
-        found_difference = self._difference(values, cpu[which], wanted)
-        if found_difference is None and "cpu" in devices and any(t.numel() for t in self.call.tensors()):
-            on_cpu = all(isinstance(x, torch.Tensor) and x.device.type == "cpu" for x in found[which])
-            found_difference = "device: the result is on the CPU" if on_cpu and self.call.tensors() else None
-        return {"outcome": "silent", "detail": found_difference} if found_difference else {"outcome": "same"}
-
-    def _difference(self, found: list[Any], cpu: list[Any], wanted: list[Any] | None) -> str | None:
-        if len(found) != len(cpu):
-            return f"type: {len(found)} results, on the CPU {len(cpu)}"
-        for i, (x, y) in enumerate(zip(found, cpu, strict=True)):
-            if (x is None) != (y is None):
-                return f"type: gradient {i} is {'None' if x is None else 'there'}, unlike the CPU's"
-            reason = None if y is None else judge.difference(x, y, wanted and wanted[i], values=self.values)
-            if reason is not None:
-                return reason
         return None
 
-    def alias(self) -> dict[str, Any] | None:
-        """Write to the results and look at the bases of the inputs, then the other way round."""
-        if not self.call.tensors():
+    def _compare(self, grad: bool) -> Pending | None:
+        cpu = self._on_cpu(samples.fresh, grad)
+        if cpu is None or (grad and not cpu):
             return None
+        reference = self._on_cpu(samples.wide, grad)
+        if reference is not None and len(reference) != len(cpu):
+            reference = None
+        found = run(self.call.map(samples.on(self.device)), grad=grad, device=self.device)
+        tensors = [x for x in found if isinstance(x, torch.Tensor)]
+        left = bool(tensors) and all(x.device.type == "cpu" for x in tensors)
+
+        def verdict(values: list[Any]) -> judge.Verdict:
+            found = judge.compare_all(values, cpu, reference, values=self.values)
+            if found.kind == "same" and left and any(t.numel() for t in self.call.tensors()):
+                return judge.differs("device", "the result is on the CPU")
+            return found
+
+        return Pending(found, verdict)
+
+    def _alias(self) -> Pending | None:
+        """Write to the results and look at the bases of the inputs, and the other way round."""
+        cpu, found = [], []
         for write in ("result", "input"):
             try:
-                cpu = self._written(CPU, write)
+                on_cpu = self._written(CPU, write)
             except Exception:
                 continue
-            try:
-                found = self._written(self.device, write)
-            except Exception as error:
-                return raised("call", error)
-            try:
-                found = fetch(found)
-            except Exception as error:
-                return raised("sync", error)
-            for x, y in zip(found, cpu, strict=True):
-                reason = judge.difference(x, y, None, values=self.values)
-                if reason is not None:
-                    return {"outcome": "silent", "detail": f"alias: {write} written; then {reason}"}
-        return {"outcome": "same"}
+            found += self._written(self.device, write)
+            cpu += on_cpu
+        if len(found) != len(cpu) or not cpu:
+            return None
+
+        def verdict(values: list[Any]) -> judge.Verdict:
+            for i in range(0, len(cpu), 2):
+                if any(x.shape != y.shape for x, y in zip(cpu[i : i + 2], values[i : i + 2], strict=True)):
+                    continue
+                there, wanted = changed(*values[i : i + 2]), changed(*cpu[i : i + 2])
+                if not torch.equal(there, wanted):
+                    detail = f"{int(there.sum())} of {there.numel()} elements change, on the CPU {int(wanted.sum())}"
+                    return judge.differs("alias", detail)
+            return judge.Verdict("same")
+
+        return Pending(found, verdict)
 
     def _written(self, device: torch.device, write: str) -> list[Any]:
+        """What is seen of a write: each tensor before it and after."""
         views = samples.Views(device)
         call = self.call.map(views)
         with torch.no_grad():
             results = [x for x in tree_flatten(call())[0] if isinstance(x, torch.Tensor)]
             written, seen = (results, views.bases) if write == "result" else (views.bases, results)
+            before = [t.clone() for t in seen]
             for t in written:
                 if t.dtype == torch.bool:
                     t.logical_not_()
                 else:
                     t.add_(1)
-        return list(seen)
+            return [x for pair in zip(before, seen, strict=True) for x in pair]
 
 
-def raised(where: str, error: Exception) -> dict[str, Any]:
+def changed(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    if before.layout != torch.strided:
+        before, after = before.to_dense(), after.to_dense()
+    return (before != after) & ~(before.isnan() & after.isnan())
+
+
+def raised(kind: str, error: Exception) -> Row:
     lines = [line for line in str(error).splitlines() if line.strip()]
     first = next((line for line in lines if "Check failed" not in line and "Error" not in line[:12]), "")
     text = (lines[0] if lines else "") if len(first) < 8 else first
-    return {"outcome": "raises", "at": where, "detail": f"{type(error).__name__}: {text[:200]}"}
+    return {"kind": kind, "detail": f"{type(error).__name__}: {text[:200]}"}
 
 
-def sweep(op: Any, dtype: torch.dtype, count: int, skip: set[tuple[int, str]], device: torch.device) -> Iterator[None]:
-    try:
-        chosen = samples.samples(op, dtype, count)
-    except Exception as error:
-        emit(no_samples=f"{type(error).__name__}: {error}")
-        return
-    views_too = dtype in (torch.float32, torch.int64)
-    for number, call in chosen:
-        sample = Sample(op, number, call, dtype, device)
-        for phase in ("forward", "gradient", *(["alias"] if views_too else [])):
-            if (number, phase) in skip:
-                continue
+class Pair:
+    """The samples of one operator and dtype."""
+
+    def __init__(self, op: Any, dtype: torch.dtype, count: int, device: torch.device) -> None:
+        self.samples = {n: Sample(op, call, dtype, device) for n, call in samples.samples(op, dtype, count)}
+
+    def together(self, skip: set[tuple[int, str]]) -> Iterator[Row]:
+        """All phases of all samples, in one graph where it runs."""
+        begun: list[tuple[int, str, Pending]] = []
+        for number, phase in self._phases(skip):
+            pending = self._begin(number, phase)
+            if isinstance(pending, Pending):
+                begun.append((number, phase, pending))
+            elif pending is not None:
+                skip |= {(number, other) for other in plan.PHASES}
+                yield {"number": number, "phase": phase, **pending}
+        try:
+            values = iter(fetch([x for _, _, pending in begun for x in pending.leaves]))
+        except Exception:
+            left = {(number, phase) for number, phase, _ in begun}
+            begun, pending = [], None  # let go of the graph
+            yield from self.apart({one for one in self._phases(set()) if one not in left})
+            return
+        for number, phase, pending in begun:
+            verdict = pending.judge([next(values) for _ in pending.leaves])
+            yield {"number": number, "phase": phase, **verdict.row()}
+
+    def apart(self, skip: set[tuple[int, str]]) -> Iterator[Row]:
+        """Each phase of each sample in a graph of its own; what fails forward is not looked at further."""
+        for number, phase in self._phases(skip):
             emit(start=[number, phase])
-            result = getattr(sample, phase)()
-            if result is not None:
-                emit(number=number, phase=phase, **result)
-    if op.full_name in random_operators.NAMES:
+            row = pending = self._begin(number, phase)
+            if isinstance(pending, Pending):
+                try:
+                    row = pending.judge(fetch(pending.leaves)).row()
+                except Exception as error:
+                    row = raised("raises late", error)
+            if row is not None:
+                yield {"number": number, "phase": phase, **row}
+                if row["kind"].startswith("raises"):
+                    skip |= {(number, other) for other in plan.PHASES}
+
+    def _phases(self, skip: set[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        for number in self.samples:
+            for phase in plan.PHASES:
+                if (number, phase) not in skip:
+                    yield number, phase
+
+    def _begin(self, number: int, phase: str) -> Pending | Row | None:
+        try:
+            return self.samples[number].begin(phase)
+        except Exception as error:
+            return raised("raises", error)
+
+
+def sweep(op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device) -> None:
+    skip = {(number, phase) for number, phase in job["skip"]}
+    try:
+        pair = Pair(op, dtype, job["count"], device)
+    except Exception as error:
+        emit(number=-1, phase="samples", kind="no samples", detail=f"{type(error).__name__}: {error}"[:200])
+        return
+    emit(chosen=list(pair.samples))
+    metrics.clear_counters()
+    if job["together"]:
+        emit(start=[-1, "together"])
+    for row in pair.together(skip) if job["together"] else pair.apart(skip):
+        emit(**row)
+    if op.full_name in random_operators.NAMES and (-1, "distribution") not in skip:
         emit(start=[-1, "distribution"])
-        if (-1, "distribution") not in skip:
-            result = random_operators.judge(op.full_name, dtype, device)
-            if result is not None:
-                emit(number=-1, phase="distribution", **result)
+        found = random_operators.judged(op.full_name, dtype, device)
+        if found is not None:
+            emit(number=-1, phase="distribution", **found)
+    fallback = metrics.executed_fallback_ops()
+    if fallback:
+        emit(fallback=sorted(fallback))
 
 
 def main() -> None:
@@ -199,9 +267,8 @@ def main() -> None:
     emit(ready=True)
     for line in sys.stdin:
         job = json.loads(line)
-        skip = {(number, phase) for number, phase in job["skip"]}
         with contextlib.redirect_stdout(sys.stderr):
-            sweep(operators[job["op"]], samples.DTYPES[job["dtype"]], job["count"], skip, device)
+            sweep(operators[job["op"]], samples.DTYPES[job["dtype"]], job, device)
         emit(done=True)
 
 

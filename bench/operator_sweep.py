@@ -1,0 +1,328 @@
+"""torch's own samples of every operator, on stock wheels and on castoff's, against torch's CPU kernels.
+
+--write runs all of tests/operators/sweep.py in both environments. What differs on castoff's wheels goes, with
+its reason, to bench/measured/operators.json, a line for each operator and way to differ, and the page's part to
+docs/operators.md. --check runs what CI has the time for, or with --whole everything, on castoff's wheels, and fails
+where something differs that is not recorded, or something recorded does not differ any more. An error near the limit,
+between half of it and twice of it, is neither: another processor rounds otherwise.
+
+After a mend, --write --recorded runs only what was recorded, in a minute or two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from before_after import replaced
+from operator_reasons import REASONS, reason_of
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "operators"))
+import plan  # noqa: E402
+
+SWEEP = ROOT / "tests" / "operators" / "sweep.py"
+MEASURED = ROOT / "bench" / "measured" / "operators.json"
+DOCUMENT = ROOT / "docs" / "operators.md"
+BEGIN = "<!-- sweep: made by bench/operator_sweep.py --write -->"
+END = "<!-- sweep: end -->"
+
+NEAR = 2.0
+"""An error of so many times the limit, or of so small a part of it, may be on its other side on another processor."""
+RAISING = ("raises", "raises late", "dies", "hangs")
+FAMILIES = {
+    "linalg": ("linalg.", "cholesky", "geqrf", "lu", "ormqr", "pca_lowrank", "pinverse", "qr", "svd", "triangular_"),
+    "fft": ("fft.", "istft", "stft"),
+    "sparse": ("sparse.", "to_sparse"),
+}
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, int]
+Record = dict[str, Any]
+
+
+# ---- running
+
+
+def swept(python: Path, *arguments: str) -> list[Row]:
+    """The rows of the sweep in an environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.json"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
+        command = [str(python), str(SWEEP), "--json", str(out), *arguments]
+        if subprocess.run(command, env=environment, check=False).returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed, see above")
+        rows: list[Row] = json.loads(out.read_text(encoding="utf-8"))
+    return rows
+
+
+def kept(keep: Path | None, name: str, python: Path) -> list[Row]:
+    """The rows of a whole sweep; those in the folder of --keep if they are there."""
+    path = keep / f"{name}.json" if keep else None
+    if path is not None and path.exists():
+        rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+        return rows
+    rows = swept(python)
+    if path is not None:
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    return rows
+
+
+# ---- the record
+
+
+def judged(rows: list[Row]) -> dict[Key, Row]:
+    """The rows with a verdict."""
+    return {(r["op"], r["dtype"], r["phase"], r["number"]): r for r in rows if "kind" in r}
+
+
+def differing(rows: list[Row]) -> dict[Key, Row]:
+    return {key: row for key, row in judged(rows).items() if row["kind"] not in ("same", "no samples")}
+
+
+def counts(differences: dict[Key, str]) -> dict[str, int]:
+    """Calls, a sample with a dtype each, by what differs: in a call both a result and a gradient may."""
+    calls: dict[str, set[tuple[str, str, int]]] = defaultdict(set)
+    operators: dict[str, set[str]] = defaultdict(set)
+    for (op, dtype, _, number), kind in differences.items():
+        group = "raises" if kind in RAISING else "silent"
+        for name in (kind, group + " in all"):
+            calls[name].add((op, dtype, number))
+        operators[group].add(op)
+    found = {kind: len(calls[kind]) for kind in sorted(calls)}
+    return found | {f"{group}: operators": len(operators[group]) for group in sorted(operators)}
+
+
+def lines_of(differences: dict[Key, Row]) -> list[Row]:
+    """A line for each operator, phase, kind and reason."""
+    grouped: dict[tuple[str, str, str, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for (op, dtype, phase, number), row in differences.items():
+        grouped[op, phase, row["kind"], reason_of(row)][dtype].append(number)
+    return [
+        {
+            "operator": op,
+            "phase": phase,
+            "kind": kind,
+            "reason": reason,
+            "samples": {dtype: sorted(numbers[dtype]) for dtype in plan.DTYPES if dtype in numbers},
+        }
+        for (op, phase, kind, reason), numbers in sorted(grouped.items())
+    ]
+
+
+def recorded(record: Record) -> dict[Key, str]:
+    """The kind of each recorded difference."""
+    return {
+        (line["operator"], dtype, line["phase"], number): line["kind"]
+        for line in record["differs"]
+        for dtype, numbers in line["samples"].items()
+        for number in numbers
+    }
+
+
+def record_of(stock: list[Row], castoff: list[Row]) -> Record:
+    on_stock, here = differing(stock), differing(castoff)
+    operators = sorted({row["op"] for row in castoff})
+    return {
+        "operators": len(operators),
+        "calls": sum(len(row["chosen"]) for row in castoff if "chosen" in row),
+        "stock": counts({key: row["kind"] for key, row in on_stock.items()}),
+        "mended": sorted({op for op, *_ in on_stock} - {op for op, *_ in here}),
+        "on the CPU": sorted({row["op"] for row in castoff if "fallback" in row}),
+        "families": {
+            name: [op for op in operators if op.startswith(beginnings)] for name, beginnings in FAMILIES.items()
+        },
+        "differs": lines_of(here),
+    }
+
+
+def text_of(record: Record) -> str:
+    """The record as JSON with a line for each difference."""
+    head = {key: value for key, value in record.items() if key != "differs"}
+    lines = ",\n".join(" " + json.dumps(line) for line in record["differs"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "differs": [\n{lines}\n ]\n}}\n'
+
+
+def again(record: Record, python: Path) -> Record:
+    """The record after its operators were run again."""
+    operators = sorted({line["operator"] for line in record["differs"]})
+    rows = swept(python, *(word for op in operators for word in ("--op", op)))
+    lines = lines_of(differing(rows))
+    left = {line["operator"] for line in lines}
+    mended = sorted({*record["mended"], *(op for op in operators if op not in left)})
+    return {**record, "mended": mended, "differs": lines}
+
+
+# ---- the comparison
+
+
+def unlike(record: Record, rows: list[Row]) -> list[str]:
+    """What is not as recorded, of the samples that were run."""
+    known, found = recorded(record), judged(rows)
+    ran = {(r["op"], r["dtype"]): {-1, *r["chosen"]} for r in rows if "chosen" in r}
+    problems = []
+    for key, row in differing(rows).items():
+        near = row["kind"] == "value" and row.get("ratio", NEAR) <= NEAR
+        if known.get(key) != row["kind"] and not (near and key not in known):
+            was = f"; recorded is: {known[key]}" if key in known else ", and is not recorded"
+            problems.append(f"{name_of(key)}: {row['kind']}: {row['detail'][:120]}{was}")
+    for key, kind in known.items():
+        op, dtype, _, number = key
+        row = found.get(key, {"kind": "same"})
+        if number not in ran.get((op, dtype), ()) or row["kind"] != "same":
+            continue
+        if row.get("ratio", 0.0) < 1 / NEAR:
+            problems.append(f"{name_of(key)}: recorded as {kind}, and is right")
+    return sorted(problems)
+
+
+def name_of(key: Key) -> str:
+    op, dtype, phase, number = key
+    return f"{op} of {dtype}, sample {number}, {phase}"
+
+
+# ---- the page
+
+HOW = {
+    "alias": "other elements change when the result or the input is written to",
+    "device": "the result is on the CPU",
+    "distribution": "drawn from another distribution",
+    "dtype": "wrong dtype",
+    "shape": "wrong shape",
+    "type": "a result or gradient is missing, or is there and should not be",
+    "value": "wrong value",
+    "raises": "raises at the call",
+    "raises late": "raises when the graph runs",
+    "dies": "ends the process",
+    "hangs": "does not end",
+}
+
+
+def page(record: Record) -> str:
+    return "\n\n".join([BEGIN, summary(record), *reasons(record), families(record), END])
+
+
+def summary(record: Record) -> str:
+    stock, castoff = record["stock"], counts(recorded(record))
+    rows = [("silently different calls", "silent in all"), ("… in so many operators", "silent: operators")]
+    rows += [(f"… {HOW[kind]}", kind) for kind in HOW if kind not in RAISING]
+    rows += [("raising calls", "raises in all"), ("… in so many operators", "raises: operators")]
+    rows += [(f"… {HOW[kind]}", kind) for kind in RAISING]
+    lines = [
+        f"| {title} | {stock.get(key, 0):,} | {castoff.get(key, 0):,} |"
+        for title, key in rows
+        if stock.get(key) or castoff.get(key)
+    ]
+    title = f"| {record['operators']} operators, {record['calls']:,} calls | stock | castoff |"
+    mended = ", ".join(f"`{op}`" for op in record["mended"])
+    return "\n".join(
+        [
+            title,
+            "|---|---|---|",
+            *lines,
+            "",
+            f"Operators of which stock gets some call wrong, and castoff none: {mended}.",
+        ]
+    )
+
+
+def reasons(record: Record) -> list[str]:
+    """A section for each reason: its text, and the operators by dtypes and by how they differ."""
+    parts = ["## What still differs on castoff"]
+    for reason in REASONS:
+        lines = [line for line in record["differs"] if line["reason"] == reason.key]
+        if not lines:
+            continue
+        grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for line in lines:
+            how = HOW[line["kind"]] + (
+                "" if line["phase"] in ("forward", "alias", "distribution") else ", of a gradient"
+            )
+            grouped[how, ", ".join(line["samples"])].append(line["operator"])
+        calls = {(op, dtype, n) for (op, dtype, _, n) in recorded({"differs": lines})}
+        table = [
+            f"| {how} | {dtypes} | {', '.join(f'`{op}`' for op in sorted(set(operators)))} |"
+            for (how, dtypes), operators in sorted(grouped.items())
+        ]
+        head = ["| how | dtypes | operators |", "|---|---|---|"]
+        parts.append("\n".join([f"### {reason.title}: {len(calls)} calls", "", reason.text, "", *head, *table]))
+    return parts
+
+
+def families(record: Record) -> str:
+    """linalg, fft and sparse, as what they are."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for line in record["differs"]:
+        kinds[line["operator"]].add("raises" if line["kind"] in RAISING else "silent")
+    lines = ["## linalg, fft and sparse", "", "| family | right | silently different | raise |", "|---|---|---|---|"]
+    for family, operators in record["families"].items():
+        cells = [
+            [op for op in operators if op not in kinds],
+            [op for op in operators if "silent" in kinds.get(op, ())],
+            [op for op in operators if "raises" in kinds.get(op, ())],
+        ]
+        lines.append(f"| {family} | " + " | ".join(f"{len(c)}: {names(c)}" if c else "none" for c in cells) + " |")
+    on_the_cpu = names(record["on the CPU"])
+    return "\n".join([*lines, "", f"Operators that torch_xla hands to the CPU, in part or all: {on_the_cpu}."])
+
+
+def names(operators: list[str]) -> str:
+    return ", ".join(f"`{op}`" for op in operators)
+
+
+def main(
+    *,
+    patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    stock: Annotated[Path | None, typer.Option(help="The same with stock wheels; for --write.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put what is found into the record and the page.")] = False,
+    recorded_only: Annotated[
+        bool, typer.Option("--recorded", help="With --write: run the operators that are in the record.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare what is found with the record.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="With --check: every dtype and sample.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder for what the whole sweeps find; what is there is not run again.")
+    ] = None,
+) -> None:
+    """.venv/bin/python bench/operator_sweep.py --patched PATCHED/bin/python --check
+
+    Show for every operator of torch whether it returns what torch returns.
+    """
+    if write:
+        if recorded_only:
+            record = again(json.loads(MEASURED.read_text(encoding="utf-8")), patched)
+        elif stock is None:
+            raise SystemExit("expected --stock beside --write, or --recorded")
+        else:
+            record = record_of(kept(keep, "stock", stock), kept(keep, "castoff", patched))
+        MEASURED.write_text(text_of(record), encoding="utf-8")
+        document = DOCUMENT.read_text(encoding="utf-8")
+        DOCUMENT.write_text(replaced(document, BEGIN, END, page(record)), encoding="utf-8")
+        return
+    record = json.loads(MEASURED.read_text(encoding="utf-8"))
+    if not check:
+        print(page(record))
+        return
+    if page(record) not in DOCUMENT.read_text(encoding="utf-8"):
+        raise SystemExit(
+            "docs/operators.md is not what bench/measured/operators.json says: run with --write --recorded"
+        )
+    rows = kept(keep, "castoff", patched) if whole else swept(patched, "--quick")
+    problems = unlike(record, rows)
+    if problems:
+        shown = "\n".join(problems[:60])
+        raise SystemExit(
+            f"{len(problems)} differences from what bench/measured/operators.json records:\n{shown}\n"
+            "Mend what differs and is not recorded. What is right now: bench/operator_sweep.py --write --recorded."
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)
