@@ -1,12 +1,12 @@
 """torch's own samples of every operator, on stock wheels and on castoff's, against torch's CPU kernels.
 
---write runs all of tests/operators/sweep.py in both environments. What differs on castoff's wheels goes, with
-its reason, to bench/measured/operators.json, a line for each operator and way to differ, and the page's part to
-docs/operators.md. --check runs what CI has the time for, or with --whole everything, on castoff's wheels, and fails
-where something differs that is not recorded, or something recorded does not differ any more. An error near the limit,
-between half of it and twice of it, is neither: another processor rounds otherwise.
+--write runs tests/operators/sweep.py in both environments. What differs on castoff's wheels goes, with its reason, to
+bench/measured/operators.json, a line for each operator and way to differ, and the page's part to docs/operators.md.
+--check runs it on castoff's wheels, and fails where something differs that is not recorded, or something recorded does
+not differ any more. An error near the limit, between half of it and twice of it, is neither: another processor rounds
+otherwise. Either runs the dtypes and samples that CI has the time for, or with --whole all of them.
 
-After a mend, --write --recorded runs only what was recorded, in a minute or two.
+After a mend, --write --recorded runs only what was recorded, in minutes.
 """
 
 from __future__ import annotations
@@ -43,6 +43,13 @@ FAMILIES = {
     "sparse": ("sparse.", "to_sparse"),
 }
 
+SELECTION = {"quick": ("--quick",), "whole": ()}
+"""What is run, as the options of the sweep."""
+SAYS = {
+    "quick": f"{plan.QUICK} samples of each operator, in float32, bfloat16, int64 and one more dtype",
+    "whole": f"At most {plan.ALL} samples of each operator and dtype",
+}
+
 Row = dict[str, Any]
 Key = tuple[str, str, str, int]
 Record = dict[str, Any]
@@ -63,13 +70,13 @@ def swept(python: Path, *arguments: str) -> list[Row]:
     return rows
 
 
-def kept(keep: Path | None, name: str, python: Path) -> list[Row]:
-    """The rows of a whole sweep; those in the folder of --keep if they are there."""
+def kept(keep: Path | None, name: str, python: Path, *arguments: str) -> list[Row]:
+    """The rows of a sweep; those in the folder of --keep if they are there."""
     path = keep / f"{name}.json" if keep else None
     if path is not None and path.exists():
         rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
         return rows
-    rows = swept(python)
+    rows = swept(python, *arguments)
     if path is not None:
         path.write_text(json.dumps(rows), encoding="utf-8")
     return rows
@@ -127,10 +134,11 @@ def recorded(record: Record) -> dict[Key, str]:
     }
 
 
-def record_of(stock: list[Row], castoff: list[Row]) -> Record:
+def record_of(selection: str, stock: list[Row], castoff: list[Row]) -> Record:
     on_stock, here = differing(stock), differing(castoff)
     operators = sorted({row["op"] for row in castoff})
     return {
+        "selection": selection,
         "operators": len(operators),
         "calls": sum(len(row["chosen"]) for row in castoff if "chosen" in row),
         "stock": counts({key: row["kind"] for key, row in on_stock.items()}),
@@ -153,7 +161,7 @@ def text_of(record: Record) -> str:
 def again(record: Record, python: Path) -> Record:
     """The record after its operators were run again."""
     operators = sorted({line["operator"] for line in record["differs"]})
-    rows = swept(python, *(word for op in operators for word in ("--op", op)))
+    rows = swept(python, *SELECTION[record["selection"]], *(word for op in operators for word in ("--op", op)))
     lines = lines_of(differing(rows))
     left = {line["operator"] for line in lines}
     mended = sorted({*record["mended"], *(op for op in operators if op not in left)})
@@ -220,17 +228,10 @@ def summary(record: Record) -> str:
         for title, key in rows
         if stock.get(key) or castoff.get(key)
     ]
+    what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
     title = f"| {record['operators']} operators, {record['calls']:,} calls | stock | castoff |"
-    mended = ", ".join(f"`{op}`" for op in record["mended"])
-    return "\n".join(
-        [
-            title,
-            "|---|---|---|",
-            *lines,
-            "",
-            f"Operators of which stock gets some call wrong, and castoff none: {mended}.",
-        ]
-    )
+    mended = f"Operators of which stock gets some call wrong, and castoff none: {names(record['mended'])}."
+    return "\n".join([what, "", title, "|---|---|---|", *lines, "", mended])
 
 
 def reasons(record: Record) -> list[str]:
@@ -286,42 +287,49 @@ def main(
         bool, typer.Option("--recorded", help="With --write: run the operators that are in the record.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare what is found with the record.")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="With --check: every dtype and sample.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Every dtype and sample: half an hour on two cores.")] = False,
     keep: Annotated[
-        Path | None, typer.Option(help="A folder for what the whole sweeps find; what is there is not run again.")
+        Path | None, typer.Option(help="A folder for what the sweeps find; what is there is not run again.")
     ] = None,
 ) -> None:
     """.venv/bin/python bench/operator_sweep.py --patched PATCHED/bin/python --check
 
     Show for every operator of torch whether it returns what torch returns.
     """
+    selection = "whole" if whole else "quick"
     if write:
         if recorded_only:
-            record = again(json.loads(MEASURED.read_text(encoding="utf-8")), patched)
+            record = again(read(), patched)
         elif stock is None:
-            raise SystemExit("expected --stock beside --write, or --recorded")
+            raise SystemExit("expected --stock beside --write, or --recorded; found neither")
         else:
-            record = record_of(kept(keep, "stock", stock), kept(keep, "castoff", patched))
+            options = SELECTION[selection]
+            on_stock, here = kept(keep, "stock", stock, *options), kept(keep, "castoff", patched, *options)
+            record = record_of(selection, on_stock, here)
         MEASURED.write_text(text_of(record), encoding="utf-8")
         document = DOCUMENT.read_text(encoding="utf-8")
         DOCUMENT.write_text(replaced(document, BEGIN, END, page(record)), encoding="utf-8")
         return
-    record = json.loads(MEASURED.read_text(encoding="utf-8"))
+    record = read()
     if not check:
         print(page(record))
         return
     if page(record) not in DOCUMENT.read_text(encoding="utf-8"):
-        raise SystemExit(
-            "docs/operators.md is not what bench/measured/operators.json says: run with --write --recorded"
-        )
-    rows = kept(keep, "castoff", patched) if whole else swept(patched, "--quick")
-    problems = unlike(record, rows)
+        raise SystemExit("docs/operators.md is not as bench/measured/operators.json says: run with --write --recorded")
+    if whole and record["selection"] != "whole":
+        raise SystemExit("expected a record of the whole sweep, found what CI runs: run with --write --whole first")
+    problems = unlike(record, kept(keep, "castoff", patched, *SELECTION[selection]))
     if problems:
         shown = "\n".join(problems[:60])
         raise SystemExit(
             f"{len(problems)} differences from what bench/measured/operators.json records:\n{shown}\n"
             "Mend what differs and is not recorded. What is right now: bench/operator_sweep.py --write --recorded."
         )
+
+
+def read() -> Record:
+    record: Record = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return record
 
 
 if __name__ == "__main__":

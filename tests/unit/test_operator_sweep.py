@@ -57,7 +57,7 @@ def test_what_is_not_as_recorded_is_a_problem(bench, recorded, found, problem):
 
 def test_a_record_is_what_was_found(bench):
     rows = [CHOSEN, row("dtype", 1e9), row("value", 3.0, phase="gradient"), row(number=3)]
-    made = json.loads(bench.text_of(bench.record_of([*rows, row("raises", number=3)], rows)))
+    made = json.loads(bench.text_of(bench.record_of("quick", [*rows, row("raises", number=3)], rows)))
     assert not bench.unlike(made, rows)
     assert (made["operators"], made["calls"]) == (1, 2)
     assert made["stock"]["silent in all"] == 1 and made["stock"]["raises in all"] == 1
