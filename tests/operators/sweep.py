@@ -9,6 +9,7 @@ Worker processes run the samples; one that dies, or hangs, is a row of the resul
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -22,8 +23,9 @@ from typing import Any
 import plan
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT = 180.0
-"""Seconds for the samples of one operator and dtype, which take less than one, or for one of them by itself."""
+PROCESSOR_SECONDS, SECONDS = 120.0, 1800.0
+"""For the samples of one operator and dtype, which take less than one second, or for one of them by itself. A machine
+that is busy with something else gives no processor time, and what waits for itself takes none."""
 
 ENVIRONMENT = {
     "PJRT_DEVICE": "CPU",
@@ -53,7 +55,7 @@ class Worker:
         )
         self._lines = queue.Queue()
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-        if self._message(600) != {"ready": True}:
+        if self._message() != {"ready": True}:
             raise RuntimeError("a worker of the sweep does not start: run tests/operators/worker.py by hand")
 
     @staticmethod
@@ -63,9 +65,25 @@ class Worker:
             lines.put(line)
         lines.put(None)
 
-    def _message(self, timeout: float) -> Row | None:
-        line = self._lines.get(timeout=timeout)
-        return None if line is None else json.loads(line)
+    def _message(self) -> Row | None:
+        """The next message; None if the process has ended. Raises queue.Empty if it hangs."""
+        begun, used = time.monotonic(), self._used()
+        while True:
+            try:
+                line = self._lines.get(timeout=5)
+            except queue.Empty:
+                if self._used() - used > PROCESSOR_SECONDS or time.monotonic() - begun > SECONDS:
+                    raise
+            else:
+                return None if line is None else json.loads(line)
+
+    def _used(self) -> float:
+        """Seconds of processor time that the process has had."""
+        assert self._process is not None
+        with contextlib.suppress(FileNotFoundError):
+            words = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     def run(self, op: str, dtype: str, count: int) -> list[Row]:
         """The rows of one operator and dtype."""
@@ -98,10 +116,10 @@ class Worker:
         begun: list[Any] = [-1, "samples"]
         while True:
             try:
-                message = self._message(TIMEOUT)
+                message = self._message()
             except queue.Empty:
                 self.stop()
-                return "hangs", f"no end after {TIMEOUT:g} s", begun
+                return "hangs", f"no end after {PROCESSOR_SECONDS:g} s of processor time, or {SECONDS:g} s", begun
             if message is None:
                 assert self._process is not None
                 code = self._process.wait()
