@@ -34,7 +34,91 @@ class Reason:
         )
 
 
-REASONS = (Reason("other", "Not looked into", "They differ, and nobody has found out why."),)
+REASONS = (
+    Reason(
+        "library",
+        "linalg, fft and sparse",
+        "Layouts that XLA does not have, and operators that torch_xla hands to the CPU with what it does not know of. "
+        "The vectors of a decomposition may have another sign, which is no error.",
+        operators=r"(linalg|fft|sparse)\..*|to_sparse|cholesky.*|geqrf|lu|lu_.*|ormqr|svd.*|pca_lowrank|pinverse|qr|"
+        r"triangular_solve|stft|istft|.*sparse.*",
+    ),
+    Reason(
+        "alias",
+        "Views that are copies, or of other elements",
+        "A tensor on XLA has no strides: `as_strided` of a view takes the elements of the view, where torch takes "
+        "those of the memory behind it, and what is a view on the CPU may be a copy.",
+        kinds="alias",
+    ),
+    Reason(
+        "result dtype",
+        "Results in the dtype of the operand",
+        "torch_xla's kernel gives the result in another dtype than torch's rules of promotion.",
+        kinds="dtype",
+    ),
+    Reason(
+        "ties",
+        "Another one of equal elements",
+        "The values are right, and the index is that of another one of several equal elements.",
+        operators="cummax|cummin|kthvalue|topk|sort|msort|argsort|mode|median|nanmedian|argmax|argmin|aminmax|"
+        r"(max|min)\.reduction_with_dim|(max|min)_reduction_with_dim|.*quantile|unique.*",
+        kinds="value",
+        dtypes="i64 i32 i8 u8 bool",
+    ),
+    Reason(
+        "exponential units",
+        "Gradients of elu, celu and selu",
+        "The kernel of the gradient takes the input for the output, so that the gradient of a negative input is wrong.",
+        operators=r"nn\.functional\.(elu|celu|selu)",
+        phases="gradient",
+        kinds="value",
+    ),
+    Reason(
+        "interpolation",
+        "Interpolation",
+        "The kernels of upsampling compute the scale from the sizes, where torch takes the one that was given, and "
+        "round positions otherwise.",
+        operators=r"nn\.functional\.(interpolate|upsample).*|_upsample.*|upsample.*",
+        kinds="value, shape",
+    ),
+    Reason(
+        "convolution",
+        "Convolutions of float16",
+        "They add up in float16 on CPU-XLA; torch's CPU kernels add up in float32.",
+        operators=r"nn\.functional\.conv.*",
+        dtypes="f16 bf16",
+        kinds="value",
+    ),
+    Reason(
+        "narrow",
+        "Steps in bfloat16 and float16",
+        "torch computes the operator, or the gradient, in float32 and rounds once; torch_xla rounds each of the steps "
+        "that it makes of it.",
+        dtypes="bf16 f16",
+        kinds="value",
+    ),
+    Reason(
+        "no kernel",
+        "No kernel on XLA",
+        "The operator has no kernel for XLA and none that torch_xla may hand to the CPU. It raises at the call.",
+        kinds="raises",
+        detail="NotImplementedError|not implemented|not supported|Could not run",
+    ),
+    Reason(
+        "refused late",
+        "Refused by the compiler",
+        "The call is accepted, and XLA refuses the graph when it runs: all of the pending graph is lost.",
+        kinds="raises late",
+    ),
+    Reason(
+        "refused",
+        "Refused at the call",
+        "torch_xla refuses arguments that torch takes, such as operands of another rank, negative padding or an empty "
+        "dimension.",
+        kinds="raises",
+    ),
+    Reason("other", "Not looked into", "Nobody has found out why."),
+)
 """The first that matches is taken."""
 
 
