@@ -74,6 +74,19 @@ REASONS = (
         kinds="value",
     ),
     Reason(
+        "norms",
+        "Norms of order infinity, and nuclear norms",
+        "torch_xla's kernel sums powers and takes the root whatever the order is: `x.norm(float('inf'))` is 1.",
+        operators=r"norm\.(inf|nuc)|pdist|cdist",
+        kinds="value",
+    ),
+    Reason(
+        "chunks",
+        "`_chunk_cat`",
+        "Its values are wrong in every dtype; nobody has found out why. torch's FSDP2 calls it.",
+        operators="_chunk_cat",
+    ),
+    Reason(
         "interpolation",
         "Interpolation",
         "The kernels of upsampling compute the scale from the sizes, where torch takes the one that was given, and "
@@ -96,6 +109,21 @@ REASONS = (
         "that it makes of it.",
         dtypes="bf16 f16",
         kinds="value",
+    ),
+    Reason(
+        "rounding",
+        "Rounding in float32",
+        "XLA approximates the function, or orders the steps of its gradient, in another way; the error is a few times "
+        "that of torch's kernel.",
+        operators=r"tanh|erfinv|kron|nn\.functional\.logsigmoid|sigmoid|logit|polygamma.*|special.*|matrix_exp",
+        dtypes="f32",
+        kinds="value",
+    ),
+    Reason(
+        "dies",
+        "The process ends",
+        "An integer division by zero inside torch_xla, of a tensor with a dimension of size zero.",
+        kinds="dies",
     ),
     Reason(
         "no kernel",
