@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -38,13 +39,9 @@ Row = dict[str, Any]
 
 
 class Worker:
-    """A worker process, started again when it has died."""
+    """A worker process. The child of it that runs the samples is followed by another when it has died."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
-
-    def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")],
             stdin=subprocess.PIPE,
@@ -53,10 +50,13 @@ class Worker:
             text=True,
             env={**os.environ, **ENVIRONMENT},
         )
-        self._lines = queue.Queue()
+        self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-        if self._message() != {"ready": True}:
-            raise RuntimeError("a worker of the sweep does not start: run tests/operators/worker.py by hand")
+        self._await_child()
+
+    def _await_child(self) -> None:
+        self._child = self._process.pid
+        self._child = self._message()["ready"]
 
     @staticmethod
     def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
@@ -65,8 +65,8 @@ class Worker:
             lines.put(line)
         lines.put(None)
 
-    def _message(self) -> Row | None:
-        """The next message; None if the process has ended. Raises queue.Empty if it hangs."""
+    def _message(self) -> Row:
+        """The next message. Raises queue.Empty if the child hangs."""
         begun, used = time.monotonic(), self._used()
         while True:
             try:
@@ -74,14 +74,16 @@ class Worker:
             except queue.Empty:
                 if self._used() - used > PROCESSOR_SECONDS or time.monotonic() - begun > SECONDS:
                     raise
-            else:
-                return None if line is None else json.loads(line)
+                continue
+            if line is None:
+                raise RuntimeError("a worker of the sweep has ended: run tests/operators/worker.py by hand")
+            message: Row = json.loads(line)
+            return message
 
     def _used(self) -> float:
-        """Seconds of processor time that the process has had."""
-        assert self._process is not None
+        """Seconds of processor time that the child has had."""
         with contextlib.suppress(FileNotFoundError):
-            words = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            words = Path(f"/proc/{self._child}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
@@ -91,9 +93,7 @@ class Worker:
         skip: list[list[Any]] = []
         together = True
         while True:
-            if self._process is None:
-                self._start()
-            assert self._process is not None and self._process.stdin is not None
+            assert self._process.stdin is not None
             job = {"op": op, "dtype": dtype, "count": count, "together": together, "skip": skip}
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
@@ -112,19 +112,21 @@ class Worker:
             together = False
 
     def _follow(self, rows: list[Row], skip: list[list[Any]]) -> tuple[str, str, list[Any]] | None:
-        """Take rows until the job is done: None, or how the process ended and where."""
+        """Take rows until the job is done: None, or how the child ended and where."""
         begun: list[Any] = [-1, "samples"]
+        hangs = False
         while True:
             try:
                 message = self._message()
             except queue.Empty:
-                self.stop()
-                return "hangs", f"no end after {PROCESSOR_SECONDS:g} s of processor time, or {SECONDS:g} s", begun
-            if message is None:
-                assert self._process is not None
-                code = self._process.wait()
-                self._process = None
-                return "dies", f"the process ended with status {code}", begun
+                hangs = True
+                os.kill(self._child, signal.SIGKILL)
+                continue
+            if "died" in message:
+                self._await_child()
+                if hangs:
+                    return "hangs", f"no end after {PROCESSOR_SECONDS:g} s of processor time, or {SECONDS:g} s", begun
+                return "dies", f"the process ended with status {message['died']}", begun
             if "done" in message:
                 return None
             if "start" in message:
@@ -134,10 +136,10 @@ class Worker:
                 rows.append(message)
 
     def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        """End the worker: its child ends with the last line."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 def _key(row: Row) -> tuple[Any, ...]:

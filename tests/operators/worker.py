@@ -1,7 +1,8 @@
 """One process of the sweep: runs the samples that it is told to and prints what it found.
 
 It reads lines ``{"op": …, "dtype": …, "count": …, "together": …, "skip": [[number, phase]…]}`` and answers with lines
-of JSON: ``start`` ahead of what may kill the process, ``done`` at the end, results in between.
+of JSON: ``start`` ahead of what may kill the process, ``done`` at the end, results in between. A child of it does so,
+forked before the runtime starts: one that dies (``died``) is followed by another (``ready``), without the imports.
 
 All samples of an operator and dtype are one graph, because most of the time is that of the compiler. If that graph
 does not run, each phase of each sample is one of its own, which says which of them are at fault.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -260,16 +262,28 @@ def sweep(op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device
         emit(fallback=sorted(fallback))
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
+def serve(operators: dict[str, Any]) -> None:
     device = torch_xla.device()
-    operators = samples.operators()
-    emit(ready=True)
+    emit(ready=os.getpid())
     for line in sys.stdin:
         job = json.loads(line)
         with contextlib.redirect_stdout(sys.stderr):
             sweep(operators[job["op"]], samples.DTYPES[job["dtype"]], job, device)
         emit(done=True)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    operators = samples.operators()
+    while True:
+        child = os.fork()
+        if child == 0:
+            serve(operators)
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == 0:
+            return
+        emit(died=code)
 
 
 if __name__ == "__main__":
