@@ -90,14 +90,14 @@ REASONS = (
         "interpolation",
         "Interpolation",
         "The kernels of upsampling compute the scale from the sizes, where torch takes the one that was given, and "
-        "round positions otherwise.",
+        "some positions are rounded in another way.",
         operators=r"nn\.functional\.(interpolate|upsample).*|_upsample.*|upsample.*",
         kinds="value, shape",
     ),
     Reason(
         "convolution",
         "Convolutions of float16",
-        "They add up in float16 on CPU-XLA; torch's CPU kernels add up in float32.",
+        "Their error on CPU-XLA is larger than that of torch's CPU kernels, which add up in float32.",
         operators=r"nn\.functional\.conv.*",
         dtypes="f16 bf16",
         kinds="value",
