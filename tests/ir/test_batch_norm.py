@@ -94,7 +94,23 @@ def test_ir_of_the_running_variance():
     x = data(8, 4).to(DEVICE)
     torch_xla.sync()
     layer(x)
-    assert_expected_inline(ir(layer.running_var), """""")
+    assert_expected_inline(
+        ir(layer.running_var),
+        """\
+%0 = f32[] xla::device_data()
+%1 = f32[] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] aten::mul(%2, %1)
+%4 = f32[4] xla::device_data()
+%5 = f32[4] xla::device_data()
+%6 = f32[4] xla::device_data()
+%7 = f32[8,4] xla::device_data()
+%8 = (f32[8,4], f32[4], f32[4], f32[4]) aten::native_batch_norm(%7, %6, %5, %4, %3)
+%9 = f32[4] xla::moving_average(%8.2, %3)
+%10 = f32[4] aten::mul(%9, %0)
+return %10
+""",
+    )
 
 
 # ---- evaluation mode
@@ -162,7 +178,24 @@ def test_ir_of_the_backward_in_evaluation_mode():
     x = data(2, 4, 3, 3).to(DEVICE).requires_grad_()
     torch_xla.sync()
     (grad,) = torch.autograd.grad(layer(x).sum(), x)
-    assert_expected_inline(ir(grad), """""")
+    assert_expected_inline(
+        ir(grad),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = f32[] prim::Constant()
+%2 = f32[] xla::device_data()
+%3 = f32[4] xla::device_data()
+%4 = f32[4] aten::add(%3, %2, %1)
+%5 = f32[4] aten::rsqrt(%4)
+%6 = f32[4] aten::mul(%5, %0)
+%7 = f32[1,4,1,1] aten::view(%6)
+%8 = f32[] prim::Constant()
+%9 = f32[] aten::expand(%8)
+%10 = f32[2,4,3,3] aten::expand(%9)
+%11 = f32[2,4,3,3] aten::mul(%10, %7)
+return %11
+""",
+    )
 
 
 @passes_on_stock
@@ -172,4 +205,35 @@ def test_evaluation_and_no_statistics_are_as_in_stock():
     torch_xla.sync()
     out = nn.functional.batch_norm(x, None, None, training=True)
     (grad,) = torch.autograd.grad(out.square().sum(), x)
-    assert_expected_inline(ir(layer(x), out, grad), """""")
+    assert_expected_inline(
+        ir(layer(x), out, grad),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = f32[4] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] xla::device_data()
+%4 = f32[2,4,3,3] xla::device_data()
+%5 = (f32[2,4,3,3], f32[4], f32[4], f32[4]) aten::native_batch_norm(%4, %3, %2, %1, %0)
+%6 = f32[] prim::Constant()
+%7 = f32[4] aten::expand(%6)
+%8 = f32[] prim::Constant()
+%9 = f32[4] aten::expand(%8)
+%10 = f32[] prim::Constant()
+%11 = f32[4] aten::expand(%10)
+%12 = f32[] prim::Constant()
+%13 = f32[4] aten::expand(%12)
+%14 = (f32[2,4,3,3], f32[4], f32[4], f32[4]) aten::native_batch_norm(%4, %13, %11, %9, %7)
+%15 = f32[] prim::Constant()
+%16 = f32[4] aten::expand(%15)
+%17 = f32[] xla::device_data()
+%18 = f32[] prim::Constant()
+%19 = f32[2,4,3,3] aten::pow(%14.0, %18)
+%20 = f32[2,4,3,3] aten::mul(%19, %17)
+%21 = f32[] prim::Constant()
+%22 = f32[] aten::expand(%21)
+%23 = f32[2,4,3,3] aten::expand(%22)
+%24 = f32[2,4,3,3] aten::mul(%23, %20)
+%25 = (f32[2,4,3,3], f32[4], f32[4]) aten::native_batch_norm_backward(%24, %4, %16, %14.1, %14.3)
+return %5, %14, %25
+""",
+    )

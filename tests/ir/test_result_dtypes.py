@@ -76,7 +76,7 @@ def test_cumulative_sums_with_a_dtype_and_in_place(dtype, to):
 
 
 @fails_on_stock
-@narrow
+@pytest.mark.parametrize("dtype", ("i8", "u8", "i32"))
 def test_trace(dtype):
     assert_same(torch.trace, INTEGERS[dtype])
 
@@ -110,8 +110,8 @@ def test_bitwise_operators_of_one_dtype(name, dtype):
     assert_same(getattr(torch, name), INTEGERS[dtype], INTEGERS[dtype])
 
 
-@passes_on_stock
-@pytest.mark.parametrize("name", ("add", "sub", "mul"))
+@fails_on_stock
+@pytest.mark.parametrize("name", ("add", "sub", "lt"))
 def test_int8_and_uint8(name):
     assert_same(getattr(torch, name), INTEGERS["i8"], INTEGERS["u8"])
 
@@ -137,7 +137,17 @@ def test_where_of_two_dtypes(dtype):
 @fails_on_stock
 def test_ir_of_where_with_two_dtypes():
     mask, i, x = BOOL.to(DEVICE), INTEGERS["i64"].to(DEVICE), FLOATS.to(DEVICE)
-    assert_expected_inline(ir(torch.where(mask, i, x)), """""")
+    assert_expected_inline(
+        ir(torch.where(mask, i, x)),
+        """\
+%0 = f32[2,3] xla::device_data()
+%1 = s64[2,3] xla::device_data()
+%2 = f32[2,3] xla::cast(%1)
+%3 = pred[2,3] xla::device_data()
+%4 = f32[2,3] aten::where(%3, %2, %0)
+return %4
+""",
+    )
 
 
 def test_gradients_of_where_with_two_dtypes():
@@ -157,7 +167,9 @@ BINARY = {
     **{name: getattr(torch, name) for name in ("clamp_min", "clamp_max")},
     "clamp": lambda a, b: torch.clamp(a, b, b),
     "where": lambda a, b: torch.where(torch.tensor([True, False, True], device=a.device), a, b),
-    "<<": lambda a, b: a << b % 3,
+    "<<": lambda a, b: torch.bitwise_left_shift(a, (b > 1).to(b.dtype)),
+    ">>": lambda a, b: torch.bitwise_right_shift(a, (b > 1).to(b.dtype)),
+    "remainder": torch.remainder,
     "or_": lambda a, b: a.clone().bitwise_or_(b),
 }
 
@@ -191,6 +203,11 @@ def test_bfloat16_equals_the_number_it_was_made_of(number):
 
 
 @fails_on_stock
+def test_float32_equals_the_number_it_was_made_of():
+    assert_same(lambda x: x == 0.1, FLOATS)
+
+
+@fails_on_stock
 def test_bfloat16_equals_a_tensor_of_one_number():
     assert_same(torch.eq, HALVES["bf16"], torch.tensor(-1e9))
 
@@ -200,7 +217,7 @@ def test_bfloat16_equals_a_tensor_of_one_number():
 def test_comparisons_with_exact_numbers_are_as_in_stock(name):
     assert_same(lambda x: getattr(x, name)(1.5), HALVES["bf16"])
     assert_same(lambda x: getattr(x, name)(1.5), HALVES["f16"])
-    assert_same(lambda x: getattr(x, name)(0.1), FLOATS)
+    assert_same(lambda x: getattr(x, name)(2.0), FLOATS)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -213,7 +230,7 @@ def test_all_comparisons_with_numbers(dtype):
 
 
 @fails_on_stock
-@pytest.mark.parametrize("name", ("sqrt", "exp", "sigmoid", "tanh", "log1p", "erf", "reciprocal"))
+@pytest.mark.parametrize("name", ("sqrt", "exp", "sigmoid", "tanh", "erf", "reciprocal"))
 def test_float_functions_of_bool(name):
     assert_same(getattr(torch, name), BOOL)
 
@@ -287,8 +304,30 @@ def test_the_rest_is_as_in_stock():
     x, i, b = FLOATS.to(DEVICE), INTEGERS["i64"].to(DEVICE), BOOL.to(DEVICE)
     h = HALVES["bf16"].to(DEVICE)
     assert_expected_inline(
-        ir(i.cumsum(0), x.clamp(max=0.5), torch.where(b, x, x), h == 1.5, x == 0.1, i + 1, i & i, x + i, x.sqrt()),
-        """""",
+        ir(i.cumsum(0), x.clamp(max=0.5), torch.where(b, x, x), h == 1.5, x == 2, i + 1, i & i, x + i, x.sqrt()),
+        """\
+%0 = s64[2,3] xla::device_data()
+%1 = s64[2,3] aten::cumsum(%0)
+%2 = f32[] xla::device_data()
+%3 = f32[] xla::device_data()
+%4 = f32[2,3] xla::device_data()
+%5 = f32[2,3] aten::clamp(%4, %3, %2)
+%6 = pred[2,3] xla::device_data()
+%7 = f32[2,3] aten::where(%6, %4, %4)
+%8 = f64[] xla::device_data()
+%9 = bf16[3] xla::device_data()
+%10 = pred[3] aten::eq(%9, %8)
+%11 = s64[] xla::device_data()
+%12 = pred[2,3] aten::eq(%4, %11)
+%13 = s64[] prim::Constant()
+%14 = s64[] prim::Constant()
+%15 = s64[2,3] aten::add(%0, %14, %13)
+%16 = s64[2,3] aten::bitwise_and(%0, %0)
+%17 = f32[] prim::Constant()
+%18 = f32[2,3] aten::add(%4, %0, %17)
+%19 = f32[2,3] aten::sqrt(%4)
+return %1, %5, %7, %10, %12, %15, %16, %18, %19
+""",
     )
 
 
@@ -296,12 +335,11 @@ def test_threads():
     x, results = BOOL.to(DEVICE), []
 
     def work():
-        for _ in range(20):
-            results.append(x.cumsum(1).dtype is torch.int64 and (x & x.to(torch.uint8)).dtype is torch.uint8)
+        results.extend((x.cumsum(1).dtype, (x & x.to(torch.uint8)).dtype) for _ in range(20))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [True] * 80
+    assert results == [(torch.int64, torch.uint8)] * 80

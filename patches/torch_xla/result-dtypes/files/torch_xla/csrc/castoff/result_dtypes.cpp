@@ -127,6 +127,15 @@ void compare(Call& call) {
   call.proceed();
 }
 
+// Sums and differences of int8 and uint8, which are int16; the rest torch_xla promotes itself.
+void add(Call& call) {
+  const ScalarType a = call.tensor(0).scalar_type(), b = call.tensor(1).scalar_type();
+  const bool are_bytes = (a == ScalarType::Char && b == ScalarType::Byte) ||
+                         (a == ScalarType::Byte && b == ScalarType::Char);
+  if (C10_UNLIKELY(are_bytes)) return promote<0, 2>(call);
+  call.proceed();
+}
+
 // An integer tensor and a bound that is no integer, or a bool one and a bound that is a number.
 void clamp_by_number(Call& call) {
   const Tensor& self = call.tensor(0);
@@ -146,15 +155,16 @@ void clamp_by_number(Call& call) {
 
 // ---- comparisons
 
-// A bfloat16 or float16 tensor and a Python number, which takes the tensor's dtype.
+// A tensor of at most float32 and a Python number, which takes the tensor's dtype.
 void compare_with_number(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
-  if (C10_LIKELY(!is_half(dtype))) return call.proceed();
+  if (dtype != ScalarType::Float && !is_half(dtype)) return call.proceed();
   const Scalar number = call[1].toScalar();
   if (!number.isComplex() && !number.isSymbolic()) {
     const auto value = static_cast<float>(number.toDouble());
     const float rounded = dtype == ScalarType::BFloat16 ? static_cast<float>(c10::BFloat16(value))
-                                                        : static_cast<float>(c10::Half(value));
+                          : dtype == ScalarType::Half   ? static_cast<float>(c10::Half(value))
+                                                        : value;
     if (static_cast<double>(rounded) != number.toDouble()) call[1] = Scalar(rounded);
   }
   call.proceed();
@@ -227,6 +237,7 @@ void install() {
              {"aten::minimum", ""},
              {"aten::remainder", "Tensor"},
          });
+  remedy(xla, add, {{"aten::add", "Tensor"}, {"aten::sub", "Tensor"}});
   remedy(xla, promote<0, 3>, {{"aten::clamp", "Tensor"}});
   remedy(xla, promote<1, 3>, {{"aten::where", "self"}});
   remedy(xla, compare,
