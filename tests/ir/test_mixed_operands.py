@@ -199,7 +199,7 @@ WRONG_ON_STOCK = [
     ("instance_norm", (f32, bf16, f32)),
     *product(("batch_norm, training", "batch_norm, evaluation"), ((bf16, *[f32] * 4), (f32, *[bf16] * 4))),
 ]
-#: Of a true dtype, but not of the CPU's, which returns the input's: result-dtypes sees to them, on the pins that have it.
+#: Of a true dtype, but not of the CPU's, which returns the input's: on pins without result-dtypes.
 castoff = getattr(torch_xla, "_castoff", None)
 OTHER_THAN_CPU = () if castoff and "result-dtypes" in castoff.TOPICS else ("layer_norm", "group_norm")
 
