@@ -33,10 +33,11 @@ class Call {
   // Lets the overridden kernel answer, with the arguments as they are now.
   void proceed() { overridden_.callBoxed(op_, keys_, &stack_); }
 
-  // Answers in its stead.
-  void answer(c10::IValue result) {
+  // Answers in its stead, with as many results as the operator has.
+  template <class... Results>
+  void answer(Results&&... results) {
     torch::jit::drop(stack_, size());
-    stack_.push_back(std::move(result));
+    torch::jit::push(stack_, std::forward<Results>(results)...);
   }
 
   // The results, once the call has been answered.

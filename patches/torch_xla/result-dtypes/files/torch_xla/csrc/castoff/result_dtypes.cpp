@@ -1,0 +1,287 @@
+// Results in the dtype to which torch promotes their operands, where torch_xla keeps that of one of
+// them. Two operands of different float dtypes are mixed-operands' matter, but for comparisons.
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/TypeProperties.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/ne_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <c10/core/DefaultDtype.h>
+
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/remedy.h"
+
+namespace castoff {
+namespace {
+
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using c10::IValue;
+
+bool is_tensor(const IValue& value) {
+  return value.isTensor() && value.toTensor().defined();
+}
+
+bool is_integral(const Tensor& t) {
+  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
+}
+
+ScalarType default_dtype() {
+  return c10::typeMetaToScalarType(c10::get_default_dtype());
+}
+
+// Through the dispatcher, as some of the kernels are above autograd, and an operand may be on the
+// CPU: a number in a tensor's clothes.
+Tensor converted(const Tensor& t, ScalarType dtype) {
+  return at::_ops::_to_copy::call(t, dtype, std::nullopt, std::nullopt, std::nullopt,
+                                  /*non_blocking=*/false, std::nullopt);
+}
+
+void convert(Call& call, size_t i, ScalarType dtype) {
+  if (call.tensor(i).scalar_type() != dtype) call[i] = converted(call.tensor(i), dtype);
+}
+
+// ---- sums of integers
+
+// Cumulative operators without dtype=; -1: the operator has no such argument.
+template <int dtype>
+void sum_in_int64(Call& call) {
+  const bool asked = dtype >= 0 && !call[dtype].isNone();
+  if (C10_UNLIKELY(!asked && is_integral(call.tensor(0)))) convert(call, 0, ScalarType::Long);
+  call.proceed();
+}
+
+// self, dim: an int, a list or none, which is every dimension
+void count_nonzero(Call& call) {
+  if (call.tensor(0).scalar_type() == ScalarType::Long) return call.proceed();
+  const Tensor nonzero = at::_ops::ne_Scalar::redispatch(kXla, call.tensor(0), 0);
+  std::vector<int64_t> dims;
+  if (call[1].isInt()) dims.push_back(call[1].toInt());
+  if (call[1].isIntList()) dims = call[1].toIntVector();
+  if (dims.empty()) {
+    for (int64_t i = 0; i < nonzero.dim(); ++i) dims.push_back(i);
+  }
+  call.answer(at::_ops::sum_dim_IntList::redispatch(kXla, nonzero, at::OptionalIntArrayRef(dims),
+                                                    /*keepdim=*/false, ScalarType::Long));
+}
+
+// ---- operands that are promoted
+
+// The dtype to which torch promotes the arguments from `first` to before `end`, if it is not that
+// of each of them. Numbers in a tensor's clothes go along with what they are promoted to.
+std::optional<ScalarType> promoted(Call& call, size_t first, size_t end) {
+  caffe2::TypeMeta dtype = call.tensor(first).dtype();
+  bool one = true;
+  for (size_t i = first + 1; i < end; ++i) {
+    if (is_tensor(call[i])) one &= call.tensor(i).dtype() == dtype;
+  }
+  if (C10_LIKELY(one)) return std::nullopt;
+  at::native::ResultTypeState state = {};
+  for (size_t i = first; i < end; ++i) {
+    if (is_tensor(call[i])) state = at::native::update_result_type_state(call.tensor(i), state);
+  }
+  const ScalarType result = at::native::result_type(state);
+  for (size_t i = first; i < end; ++i) {
+    if (!is_tensor(call[i]) || call.tensor(i).scalar_type() == result) continue;
+    if (!call.tensor(i).unsafeGetTensorImpl()->is_wrapped_number()) return result;
+  }
+  return std::nullopt;
+}
+
+bool are_floats(Call& call, size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i) {
+    if (is_tensor(call[i]) && !c10::isFloatingType(call.tensor(i).scalar_type())) return false;
+  }
+  return true;
+}
+
+void convert(Call& call, size_t first, size_t end, ScalarType dtype) {
+  for (size_t i = first; i < end; ++i) {
+    if (is_tensor(call[i])) convert(call, i, dtype);
+  }
+}
+
+// Operators that keep the dtype of one of their operands.
+template <size_t first, size_t end>
+void promote(Call& call) {
+  const auto dtype = promoted(call, first, end);
+  if (C10_UNLIKELY(dtype.has_value()) && !are_floats(call, first, end)) {
+    convert(call, first, end, *dtype);
+  }
+  call.proceed();
+}
+
+// Two tensors are compared in the higher of their dtypes. That is torch's way, but where neither
+// has it, as of bfloat16 and float16, or where a 0-d tensor has the higher one.
+void compare(Call& call) {
+  if (const auto dtype = promoted(call, 0, 2)) {
+    const ScalarType a = call.tensor(0).scalar_type(), b = call.tensor(1).scalar_type();
+    const bool is_higher = *dtype == c10::promoteTypes(a, b) && (*dtype == a || *dtype == b);
+    if (!is_higher) convert(call, 0, 2, *dtype);
+  }
+  call.proceed();
+}
+
+// Sums and differences of int8 and uint8, which are int16; the rest torch_xla promotes itself.
+void add(Call& call) {
+  const ScalarType a = call.tensor(0).scalar_type(), b = call.tensor(1).scalar_type();
+  const bool are_bytes = (a == ScalarType::Char && b == ScalarType::Byte) ||
+                         (a == ScalarType::Byte && b == ScalarType::Char);
+  if (C10_UNLIKELY(are_bytes)) return promote<0, 2>(call);
+  call.proceed();
+}
+
+// An integer tensor and a bound that is no integer, or a bool one and a bound that is a number.
+void clamp_by_number(Call& call) {
+  const Tensor& self = call.tensor(0);
+  if (C10_LIKELY(!is_integral(self))) return call.proceed();
+  ScalarType dtype = self.scalar_type();
+  for (size_t i = 1; i < call.size(); ++i) {
+    if (call[i].isNone()) continue;
+    const Scalar bound = call[i].toScalar();
+    if (bound.isFloatingPoint()) dtype = default_dtype();
+    if (bound.isIntegral(/*includeBool=*/false) && dtype == ScalarType::Bool) {
+      dtype = ScalarType::Long;
+    }
+  }
+  convert(call, 0, dtype);
+  call.proceed();
+}
+
+// ---- comparisons
+
+// A tensor of at most float32 and a Python number, which takes the tensor's dtype.
+void compare_with_number(Call& call) {
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  if (dtype != ScalarType::Float && !is_half(dtype)) return call.proceed();
+  const Scalar number = call[1].toScalar();
+  if (!number.isComplex() && !number.isSymbolic()) {
+    const auto value = static_cast<float>(number.toDouble());
+    const float rounded = dtype == ScalarType::BFloat16 ? static_cast<float>(c10::BFloat16(value))
+                          : dtype == ScalarType::Half   ? static_cast<float>(c10::Half(value))
+                                                        : value;
+    if (static_cast<double>(rounded) != number.toDouble()) call[1] = Scalar(rounded);
+  }
+  call.proceed();
+}
+
+// ---- functions that give floats
+
+void of_bool(Call& call) {
+  if (C10_UNLIKELY(call.tensor(0).scalar_type() == ScalarType::Bool)) {
+    convert(call, 0, default_dtype());
+  }
+  call.proceed();
+}
+
+void of_integers(Call& call) {
+  if (C10_UNLIKELY(is_integral(call.tensor(0)))) convert(call, 0, default_dtype());
+  call.proceed();
+}
+
+// ---- normalisations with parameters of another dtype
+
+// input, …, weight, bias: with float32 parameters a narrower input is computed in float32, and the
+// first result takes the input's dtype. Not under autocast, which has float32 results on CUDA.
+template <size_t weight, size_t bias>
+void normalise(Call& call) {
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  if (C10_LIKELY(!is_half(dtype))) return call.proceed();
+  size_t parameters = 0, of_float = 0;
+  for (size_t i : {weight, bias}) {
+    if (!is_tensor(call[i])) continue;
+    ++parameters;
+    of_float += call.tensor(i).scalar_type() == ScalarType::Float;
+  }
+  if (C10_LIKELY(of_float == 0) || of_float != parameters ||
+      at::autocast::is_autocast_enabled(at::kXLA)) {
+    return call.proceed();
+  }
+  convert(call, 0, ScalarType::Float);
+  call.proceed();
+  call.result() = converted(call.result().toTensor(), dtype);
+}
+
+void override_normalisations(c10::DispatchKey key) {
+  torch::Library& lib = library(torch::Library::IMPL, "aten", key);
+  override_kernel<Remedied>(lib, key, "aten::native_layer_norm", "", Remedy{normalise<2, 3>});
+  override_kernel<Remedied>(lib, key, "aten::native_group_norm", "", Remedy{normalise<1, 2>});
+}
+
+// ---- registration
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
+  remedy(xla, sum_in_int64<2>, {{"aten::cumprod", ""}, {"aten::cumsum", ""}});
+  remedy(xla, sum_in_int64<-1>, {{"aten::trace", ""}});
+  remedy(xla, count_nonzero, {{"aten::count_nonzero", ""}, {"aten::count_nonzero", "dim_IntList"}});
+  remedy(xla, promote<0, 2>,
+         {
+             {"aten::__lshift__", "Tensor"},
+             {"aten::__rshift__", "Tensor"},
+             {"aten::atan2", ""},
+             {"aten::bitwise_and", "Tensor"},
+             {"aten::bitwise_left_shift", "Tensor"},
+             {"aten::bitwise_or", "Tensor"},
+             {"aten::bitwise_right_shift", "Tensor"},
+             {"aten::bitwise_xor", "Tensor"},
+             {"aten::clamp_max", "Tensor"},
+             {"aten::clamp_min", "Tensor"},
+             {"aten::maximum", ""},
+             {"aten::minimum", ""},
+             {"aten::remainder", "Tensor"},
+         });
+  remedy(xla, add, {{"aten::add", "Tensor"}, {"aten::sub", "Tensor"}});
+  remedy(xla, promote<0, 3>, {{"aten::clamp", "Tensor"}});
+  remedy(xla, promote<1, 3>, {{"aten::where", "self"}});
+  remedy(xla, compare,
+         {
+             {"aten::eq", "Tensor"},
+             {"aten::ge", "Tensor"},
+             {"aten::gt", "Tensor"},
+             {"aten::le", "Tensor"},
+             {"aten::lt", "Tensor"},
+             {"aten::ne", "Tensor"},
+         });
+  remedy(xla, clamp_by_number,
+         {{"aten::clamp", ""}, {"aten::clamp_max", ""}, {"aten::clamp_min", ""}});
+  remedy(xla, compare_with_number,
+         {
+             {"aten::eq", "Scalar"},
+             {"aten::ge", "Scalar"},
+             {"aten::gt", "Scalar"},
+             {"aten::le", "Scalar"},
+             {"aten::lt", "Scalar"},
+             {"aten::ne", "Scalar"},
+         });
+  remedy(xla, of_bool,
+         {
+             {"aten::acos", ""},    {"aten::acosh", ""},      {"aten::asin", ""},
+             {"aten::asinh", ""},   {"aten::atan", ""},       {"aten::atanh", ""},
+             {"aten::cos", ""},     {"aten::cosh", ""},       {"aten::erf", ""},
+             {"aten::erfc", ""},    {"aten::erfinv", ""},     {"aten::exp", ""},
+             {"aten::expm1", ""},   {"aten::isnan", ""},      {"aten::log", ""},
+             {"aten::log10", ""},   {"aten::log1p", ""},      {"aten::log2", ""},
+             {"aten::logit", ""},   {"aten::reciprocal", ""}, {"aten::rsqrt", ""},
+             {"aten::sigmoid", ""}, {"aten::sin", ""},        {"aten::sinh", ""},
+             {"aten::sqrt", ""},    {"aten::tan", ""},        {"aten::tanh", ""},
+         });
+  remedy(xla, of_integers, {{"aten::logsumexp", ""}});
+  // Both: under inference mode there is no autograd to pass.
+  override_normalisations(c10::DispatchKey::AutogradXLA);
+  override_normalisations(c10::DispatchKey::XLA);
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_result_dtypes_install() {
+  return castoff::put_in_place(castoff::install);
+}

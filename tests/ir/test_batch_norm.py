@@ -1,0 +1,239 @@
+"""The running variance and the backward in evaluation mode: patches/torch_xla/batch-norm."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+nn = torch.nn
+
+
+def data(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 3 + 1
+
+
+LAYERS = {
+    "1d": (lambda: nn.BatchNorm1d(4), (8, 4)),
+    "1d, two numbers": (lambda: nn.BatchNorm1d(4), (2, 4)),
+    "1d of sequences": (lambda: nn.BatchNorm1d(4), (3, 4, 5)),
+    "2d": (lambda: nn.BatchNorm2d(4), (2, 4, 3, 3)),
+    "3d": (lambda: nn.BatchNorm3d(4), (2, 4, 2, 2, 2)),
+    "no parameters": (lambda: nn.BatchNorm2d(4, affine=False), (2, 4, 3, 3)),
+    "cumulative": (lambda: nn.BatchNorm2d(4, momentum=None), (2, 4, 3, 3)),
+    "instance": (lambda: nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 3, 3)),
+    "instance with parameters": (
+        lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True, momentum=0.5),
+        (2, 4, 5),
+    ),
+}
+
+
+def trained(make, shape, device, dtype=f32, steps=3, compiled=False):
+    """The last result and the statistics after some steps."""
+    layer = make().to(device)
+    run = torch.compile(layer, backend="openxla") if compiled else layer
+    for step in range(steps):
+        out = run((data(*shape) * (step + 1)).to(dtype).to(device))
+    return out.detach().cpu(), layer.running_mean.cpu(), layer.running_var.cpu()
+
+
+def assert_close(found, expected, tolerance=1e-4):
+    for f, e in zip(found, expected, strict=True):
+        assert f.dtype == e.dtype
+        torch.testing.assert_close(f, e, rtol=tolerance, atol=tolerance)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", LAYERS)
+def test_running_variance(name):
+    assert_close(trained(*LAYERS[name], DEVICE), trained(*LAYERS[name], "cpu"))
+
+
+@fails_on_stock
+def test_running_variance_in_bfloat16_with_float32_statistics():
+    make, shape = LAYERS["1d, two numbers"]
+    assert_close(trained(make, shape, DEVICE, bf16), trained(make, shape, "cpu", bf16), 2e-2)
+
+
+@fails_on_stock
+def test_running_variance_in_bfloat16():
+    make, shape = lambda: nn.BatchNorm1d(4).bfloat16(), (2, 4)
+    assert_close(trained(make, shape, DEVICE, bf16), trained(make, shape, "cpu", bf16), 2e-2)
+
+
+@fails_on_stock
+def test_running_variance_in_a_compiled_step():
+    make, shape = LAYERS["2d"]
+    assert_close(trained(make, shape, DEVICE, compiled=True), trained(make, shape, "cpu"))
+
+
+@fails_on_stock
+def test_running_variance_under_autocast():
+    def variance(device):
+        layer = nn.BatchNorm1d(4).to(device)
+        with torch.autocast("xla", dtype=bf16):
+            layer(data(2, 4).to(device))
+        return [layer.running_var.cpu()]
+
+    assert_close(variance(DEVICE), variance("cpu"))
+
+
+@fails_on_stock
+def test_ir_of_the_running_variance():
+    layer = nn.BatchNorm1d(4).to(DEVICE)
+    x = data(8, 4).to(DEVICE)
+    torch_xla.sync()
+    layer(x)
+    assert_expected_inline(
+        ir(layer.running_var),
+        """\
+%0 = f32[] xla::device_data()
+%1 = f32[] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] aten::mul(%2, %1)
+%4 = f32[4] xla::device_data()
+%5 = f32[4] xla::device_data()
+%6 = f32[4] xla::device_data()
+%7 = f32[8,4] xla::device_data()
+%8 = (f32[8,4], f32[4], f32[4], f32[4]) aten::native_batch_norm(%7, %6, %5, %4, %3)
+%9 = f32[4] xla::moving_average(%8.2, %3)
+%10 = f32[4] aten::mul(%9, %0)
+return %10
+""",
+    )
+
+
+# ---- evaluation mode
+
+
+def with_statistics(make, dtype=f32):
+    layer = make()
+    with torch.no_grad():
+        layer.running_mean.copy_(torch.linspace(-1, 1, 4))
+        layer.running_var.copy_(torch.linspace(0.5, 2, 4))
+        if layer.affine:
+            layer.weight.copy_(torch.linspace(0.5, 1.5, 4))
+    return layer.to(dtype).eval()
+
+
+def gradients(layer, x, device, compiled=False):
+    layer = layer.to(device)
+    leaf = x.to(device).requires_grad_()
+    run = torch.compile(layer, backend="openxla") if compiled else layer
+    run(leaf).square().sum().backward()
+    return [leaf.grad.cpu(), *(p.grad.cpu() for p in layer.parameters())]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", LAYERS)
+def test_backward_in_evaluation_mode(name):
+    make, shape = LAYERS[name]
+    found, expected = (gradients(with_statistics(make), data(*shape), device) for device in (DEVICE, "cpu"))
+    assert_close(found, expected)
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("parameters", "of"), ((f32, bf16), (bf16, bf16), (f64, f64)), ids=str)
+def test_dtypes_of_the_backward_in_evaluation_mode(parameters, of):
+    make, shape = LAYERS["2d"]
+    found, expected = (
+        gradients(with_statistics(make, parameters), data(*shape).to(of), device) for device in (DEVICE, "cpu")
+    )
+    assert_close(found, expected, 3e-2 if of is bf16 else 1e-6)
+
+
+@fails_on_stock
+def test_backward_of_a_compiled_layer_in_evaluation_mode():
+    make, shape = LAYERS["2d"]
+    found = gradients(with_statistics(make), data(*shape), DEVICE, compiled=True)
+    assert_close(found, gradients(with_statistics(make), data(*shape), "cpu"))
+
+
+@fails_on_stock
+def test_frozen_statistics_of_a_network_that_trains():
+    def grads(device):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        net[1].eval()
+        net = net.to(device)
+        net(data(2, 3, 6, 6).to(device)).sum().backward()
+        return [p.grad.cpu() for p in net.parameters()]
+
+    assert_close(grads(DEVICE), grads("cpu"))
+
+
+@fails_on_stock
+def test_ir_of_the_backward_in_evaluation_mode():
+    layer = with_statistics(LAYERS["2d"][0]).to(DEVICE)
+    x = data(2, 4, 3, 3).to(DEVICE).requires_grad_()
+    torch_xla.sync()
+    (grad,) = torch.autograd.grad(layer(x).sum(), x)
+    assert_expected_inline(
+        ir(grad),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = f32[] prim::Constant()
+%2 = f32[] xla::device_data()
+%3 = f32[4] xla::device_data()
+%4 = f32[4] aten::add(%3, %2, %1)
+%5 = f32[4] aten::rsqrt(%4)
+%6 = f32[4] aten::mul(%5, %0)
+%7 = f32[1,4,1,1] aten::view(%6)
+%8 = f32[] prim::Constant()
+%9 = f32[] aten::expand(%8)
+%10 = f32[2,4,3,3] aten::expand(%9)
+%11 = f32[2,4,3,3] aten::mul(%10, %7)
+return %11
+""",
+    )
+
+
+@passes_on_stock
+def test_evaluation_and_no_statistics_are_as_in_stock():
+    layer = nn.BatchNorm2d(4).to(DEVICE).eval()
+    x = data(2, 4, 3, 3).to(DEVICE).requires_grad_()
+    torch_xla.sync()
+    out = nn.functional.batch_norm(x, None, None, training=True)
+    (grad,) = torch.autograd.grad(out.square().sum(), x)
+    assert_expected_inline(
+        ir(layer(x), out, grad),
+        """\
+%0 = f32[4] xla::device_data()
+%1 = f32[4] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] xla::device_data()
+%4 = f32[2,4,3,3] xla::device_data()
+%5 = (f32[2,4,3,3], f32[4], f32[4], f32[4]) aten::native_batch_norm(%4, %3, %2, %1, %0)
+%6 = f32[] prim::Constant()
+%7 = f32[4] aten::expand(%6)
+%8 = f32[] prim::Constant()
+%9 = f32[4] aten::expand(%8)
+%10 = f32[] prim::Constant()
+%11 = f32[4] aten::expand(%10)
+%12 = f32[] prim::Constant()
+%13 = f32[4] aten::expand(%12)
+%14 = (f32[2,4,3,3], f32[4], f32[4], f32[4]) aten::native_batch_norm(%4, %13, %11, %9, %7)
+%15 = f32[] prim::Constant()
+%16 = f32[4] aten::expand(%15)
+%17 = f32[] xla::device_data()
+%18 = f32[] prim::Constant()
+%19 = f32[2,4,3,3] aten::pow(%14.0, %18)
+%20 = f32[2,4,3,3] aten::mul(%19, %17)
+%21 = f32[] prim::Constant()
+%22 = f32[] aten::expand(%21)
+%23 = f32[2,4,3,3] aten::expand(%22)
+%24 = f32[2,4,3,3] aten::mul(%23, %20)
+%25 = (f32[2,4,3,3], f32[4], f32[4]) aten::native_batch_norm_backward(%24, %4, %16, %14.1, %14.3)
+return %5, %14, %25
+""",
+    )
