@@ -224,14 +224,16 @@ def summary(record: Record) -> str:
     rows += [("raising calls", "raises in all"), ("… in so many operators", "raises: operators")]
     rows += [(f"… {HOW[kind]}", kind) for kind in RAISING]
     lines = [
-        f"| {title} | {stock.get(key, 0) if stock else 'not run'} | {castoff.get(key, 0):,} |"
+        f"| {title} |" + (f" {stock.get(key, 0):,} |" if stock else "") + f" {castoff.get(key, 0):,} |"
         for title, key in rows
         if stock.get(key) or castoff.get(key)
     ]
     what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
-    title = f"| {record['operators']} operators, {record['calls']:,} calls | stock | castoff |"
+    columns = ["stock", "castoff"] if stock else ["castoff"]
+    title = f"| {record['operators']} operators, {record['calls']:,} calls | {' | '.join(columns)} |"
     mended = f"Operators of which stock gets some call wrong, and castoff none: {names(record['mended'])}."
-    return "\n".join([what, "", title, "|---|---|---|", *lines, "", *([mended] if stock else [])])
+    head = [what, "", title, "|---" * (1 + len(columns)) + "|"]
+    return "\n".join([*head, *lines, *(["", mended] if stock else [])])
 
 
 def reasons(record: Record) -> list[str]:
