@@ -361,7 +361,7 @@ def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Conte
     # With `--stock` each test that shows a difference must fail; see tests/conftest.py. What is marked as upstream's
     # in that release is to be found out, not known.
     command: list[str | Path] = ["timeout", str(_SECONDS), python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["--stock", "--marks-of", DEFAULT_PIN, f"--junitxml={report}", file]
+    command += ["--stock", "--whole", "--marks-of", DEFAULT_PIN, f"--junitxml={report}", file]
     environment = environment_for_tests() | {"PJRT_DEVICE": "CPU"}
     done = context.runner.run(command, name="drift-tests", cwd=root, env=environment, check=False)
     if done.returncode not in (0, 1) or not report.is_file():

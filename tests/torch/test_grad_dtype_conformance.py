@@ -678,8 +678,6 @@ class TestData:
 
 # Patterns of the cases in which a pin differs from torch 2.15: docs/leaving.md says how and why.
 DIFFERENCES = (
-    r"\w+ c64 (f32|bf16|f64)( .*)?",  # a complex leaf whose grad_dtype is real
-    r"\w+ (f32|bf16|f64) c64 (c64|s64)",  # a real leaf whose grad_dtype is complex
     r"former_leaf .*",
     r"declared (f32|bf16|c64) .*",
     r"declared_without_grad .*",

@@ -218,12 +218,14 @@ def copy_to_functional(leaf: torch.Tensor, functional: torch.Tensor) -> None:
 def copy_to_detached(tensor: torch.Tensor, detached: torch.Tensor) -> None:
     """``detached``, a leaf whose gradient will be passed on to ``tensor``, gets it in the dtype wanted there.
 
-    Reentrant checkpointing makes such a leaf of every input of the checkpointed function.
+    Reentrant checkpointing makes such a leaf of every input of the checkpointed function. A gradient becomes complex,
+    or real, at ``tensor`` alone.
     """
     if not _ENABLED or not detached.requires_grad:
         return
     code = _demanded(tensor._cdata)
-    if code != _OF_TENSOR and _DTYPE.get(code) != tensor.dtype:
+    dtype = _DTYPE.get(code)
+    if code != _OF_TENSOR and dtype != tensor.dtype and (dtype is None or dtype.is_complex == tensor.is_complex()):
         _set(detached._cdata, code)
 
 

@@ -231,6 +231,7 @@ GradDtype demanded_through_views(const Edge& edge, c10::ScalarType of_view) {
   }
   const bool more =
       wanted.is_any() || (!wanted.is_of_tensor() && wanted.dtype() != of_view &&
+                          at::isComplexType(wanted.dtype()) == at::isComplexType(of_view) &&
                           c10::elementSize(wanted.dtype()) >= c10::elementSize(of_view));
   return more ? wanted : GradDtype::of_tensor();
 }
@@ -333,17 +334,14 @@ bool fits(const InputMetadata& metadata, const at::Tensor& grad) {
   return metadata.is_same_shape(grad) || metadata.is_expandable_to_shape(grad);
 }
 
-// Whether `grad` is what the leaf was when its graph was built, and cannot be what the leaf is now:
+// Whether `grad` is what `leaf` was when its graph was built, and cannot be what the leaf is now:
 // of another shape, or complex where the leaf is real.
-bool is_out_of_date(const InputMetadata& recorded, const InputMetadata& wanted,
-                    const at::Tensor& grad) {
+bool is_out_of_date(const at::Tensor& leaf, const InputMetadata& recorded,
+                    const InputMetadata& wanted, const at::Tensor& grad) {
   if (wanted.is_nested_tensor() || recorded.is_nested_tensor() || grad.is_nested()) {
     return false;
   }
-  const auto is_complex = [](const InputMetadata& metadata) {
-    return at::isComplexType(c10::typeMetaToScalarType(metadata.dtype()));
-  };
-  if (grad.is_complex() && is_complex(recorded) && !is_complex(wanted)) {
+  if (grad.is_complex() && at::isComplexType(dtype_of(recorded)) && !leaf.is_complex()) {
     return true;
   }
   return wanted.shape_as_dim_vector() != recorded.shape_as_dim_vector() &&
@@ -376,6 +374,24 @@ InputMetadata for_released_leaf(const Edge& edge, const InputMetadata& wanted,
           describe(recorded), " and is ", describe(wanted),
           " now. Run the forward pass again, or undo the assignment before the backward pass")));
   return with_grad_dtype(recorded, get(*leaf.unsafeGetTensorImpl()), leaf);
+}
+
+// Where a complex leaf has a real grad_dtype, or a real leaf a complex one: the gradient in it. As
+// in torch 2.10 it is the leaf that decides which gradients there may be, and stock's validation
+// would ask the grad_dtype. Throws for others.
+void convert_kind(const at::Tensor& leaf, const InputMetadata& wanted, at::Tensor& grad,
+                  const FormatError& format_error) {
+  const auto dtype = dtype_of(wanted);
+  if (!asks_for_dtype(wanted) || at::isComplexType(dtype) == leaf.is_complex() ||
+      !(at::isFloatingType(dtype) || at::isComplexType(dtype))) {
+    return;
+  }
+  TORCH_CHECK(
+      grad.is_floating_point() || grad.is_complex() == leaf.is_complex(),
+      format_error(c10::str("invalid gradient - got ", grad.scalar_type(), " for a leaf of dtype ",
+                            leaf.scalar_type(), ", but expected a floating point ",
+                            leaf.is_complex() ? "or complex " : "", "dtype")));
+  grad = grad.to(dtype);
 }
 
 // A copy of `grad` in its own dtype, laid out as AccumulateGrad lays out a first gradient.
@@ -510,9 +526,12 @@ void LeafGradients::take(const edge_list& edges, variable_list& grads,
     if (!wanted) {
       continue;
     }
-    if (leaf_behind(edges[i]) != nullptr &&
-        is_out_of_date(edges[i].function->input_metadata(edges[i].input_nr), *wanted, grads[i])) {
-      wanted.emplace(for_released_leaf(edges[i], *wanted, grads[i], i, format_error));
+    if (const auto* leaf = leaf_behind(edges[i])) {
+      const auto& recorded = edges[i].function->input_metadata(edges[i].input_nr);
+      if (is_out_of_date(*leaf, recorded, *wanted, grads[i])) {
+        wanted.emplace(for_released_leaf(edges[i], *wanted, grads[i], i, format_error));
+      }
+      convert_kind(*leaf, *wanted, grads[i], format_error);
     }
     wanted_.resize(grads.size());
     taken_.resize(grads.size());
