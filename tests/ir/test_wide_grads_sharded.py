@@ -279,7 +279,8 @@ def test_fsdp_between_forward_and_backward_of_an_evaluation():
         assert module.has_full_params
         wide_grads(module)
         assert not module.has_full_params
-        assert torch.equal(module(x).cpu(), before.cpu())
+        # Parameters that say float32 had LayerNorm computed in float32, and rounded once.
+        torch.testing.assert_close(module(x).cpu(), before.cpu())
 
 
 @fails_on_stock
