@@ -280,7 +280,7 @@ def test_fsdp_between_forward_and_backward_of_an_evaluation():
         wide_grads(module)
         assert not module.has_full_params
         # Parameters that say float32 had LayerNorm computed in float32, and rounded once.
-        torch.testing.assert_close(module(x).cpu(), before.cpu())
+        torch.testing.assert_close(module(x).cpu(), before.cpu(), rtol=0, atol=0.02)
 
 
 @fails_on_stock
