@@ -42,8 +42,13 @@ def available() -> bool:
 
 def needs_values(error: BaseException) -> bool:
     """Tell whether a program would not have raised an exception if its tensors had values."""
-    told = str(error)
-    return isinstance(error, NeedsValuesError) or "meta" in told or "async operation is in flight" in told
+    seen: BaseException | None = error
+    while seen is not None:  # a backend of torch.compile is wrapped
+        told = str(seen)
+        if isinstance(seen, NeedsValuesError) or "meta" in told or "async operation is in flight" in told:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 @contextlib.contextmanager
@@ -84,16 +89,18 @@ class _SmallTensorsOnly(TorchFunctionMode):
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTORIES and _on_host(kwargs.get("device")) and "out" not in kwargs:
+        tensors = any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
+        if func in _FACTORIES and not tensors and _on_host(kwargs.get("device")):
             others = {key: value for key, value in kwargs.items() if key not in ("generator", "pin_memory")}
             made = func(*args, **{**others, "device": "meta"})
             return made if made.numel() >= LARGE else func(*args, **kwargs)
         if func is torch.Tensor.to and _large(args[0]):
-            device, dtype = torch._C._nn._parse_to(*args[1:], **kwargs)[:2]
+            others = {key: value for key, value in kwargs.items() if key != "copy"}
+            device, dtype = torch._C._nn._parse_to(*args[1:4], **others)[:2]
             if device is not None and device.type == "xla":
-                return _placeholder(args[0], dtype)
+                return _placeholder(args[0], dtype or args[0].dtype)
         if func is torch.Tensor.copy_ and args[0].device.type == "xla" and len(args) > 1 and _large(args[1]):
-            return func(args[0], _placeholder(args[1]), *args[2:], **kwargs)
+            return func(args[0], _placeholder(args[1], args[0].dtype), *args[2:], **kwargs)
         return func(*args, **kwargs)
 
 
@@ -108,9 +115,16 @@ def _large(tensor: Any) -> bool:
     return bool(tensor.device.type == "meta" or (tensor.device.type == "cpu" and tensor.numel() >= LARGE))
 
 
-def _placeholder(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a tensor on XLA with the shape of another one and data without a value."""
+def _placeholder(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor on XLA with the shape of another one and data without a value. The host converts the dtype."""
     if tensor.requires_grad and torch.is_grad_enabled():
         raise NeedsValuesError("a large tensor is copied to XLA under autograd")
-    made: torch.Tensor = xla_builder.create_placeholder_tensor(tensor.shape, dtype or tensor.dtype)
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise NeedsValuesError(f"a large {type(tensor).__name__} is copied to XLA")
+    if tensor.numel() == 1:
+        raise NeedsValuesError("a number computed of large tensors is copied to XLA")
+    try:
+        made: torch.Tensor = xla_builder.create_placeholder_tensor(tensor.shape, dtype)
+    except Exception as error:
+        raise NeedsValuesError(f"torch_xla has no placeholder of dtype {dtype}") from error
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -247,7 +248,7 @@ def reason_for_values(completed: Completed) -> str | None:
     """
     if completed.returncode == trace.NEEDS_VALUES:
         return completed.output.rstrip().splitlines()[-1]
-    if completed.returncode >= 0:
+    if completed.returncode not in (-signal.SIGABRT, -signal.SIGSEGV):
         return None
     frames = [
         f"{Path(path).name}:{line}: a value is read"

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
-#include <ATen/ops/copy_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
 #include <ATen/ops/sub_ops.h>
@@ -37,19 +36,19 @@ Tensor scaled(const Tensor& a, double factor) {
 
 // input, weight, bias, running_mean, running_var, training, momentum, eps. torch_xla writes to
 // running_var: (1 - momentum) old + momentum biased. The unbiased estimate is n / (n - 1) times the
-// biased one, so the old one goes in times (n - 1) / n, and what is written comes out times
-// n / (n - 1).
+// biased one, so the second term once more, over n - 1, is what is missing. The old one is not
+// scaled: with a momentum of 0 it stays, to the bit.
 void unbiased_running_variance(Call& call) {
-  constexpr size_t kRunningVar = 4, kTraining = 5;
+  constexpr size_t kRunningVar = 4, kTraining = 5, kMomentum = 6;
   Tensor running = argument(call, kRunningVar);
   if (!call[kTraining].toBool() || !running.defined()) return call.proceed();
   const Tensor& input = call.tensor(0);
   const double n = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
   if (!(n > 1)) return call.proceed();  // which has no such estimate; also without channels
-  const Tensor updated = scaled(running, (n - 1) / n);
-  call[kRunningVar] = updated;
+  const Tensor kept = scaled(running, 1 - call[kMomentum].toDouble());
   call.proceed();
-  at::_ops::copy_::redispatch(kXla, running, scaled(updated, n / (n - 1)), false);
+  const Tensor added = at::_ops::sub_Tensor::redispatch(kXla, running, kept, 1);
+  at::_ops::add__Tensor::redispatch(kXla, running, scaled(added, 1 / (n - 1)), 1);
 }
 
 // ---- the backward of evaluation mode
