@@ -119,7 +119,7 @@ def result(program: str, device: torch.device | str, *, wide: bool = False) -> A
     return names["r"].cpu()
 
 
-def verdict(program: str) -> str:
+def verdict_on(program: str) -> str:
     """ "same", "raises", or what is different."""
     expected = result(program, "cpu")
     try:
@@ -130,11 +130,12 @@ def verdict(program: str) -> str:
         found = result(program, torch_xla.device())
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         return f"raises {type(error).__name__}"
-    return judge.difference(found, expected, reference) or "same"
+    verdict = judge.compare(found, expected, reference)
+    return verdict.kind if verdict.kind == "same" else f"{verdict.kind}: {verdict.detail}"
 
 
 def main() -> None:
-    print(json.dumps({program: verdict(program) for programs in PROGRAMS.values() for program in programs}))
+    print(json.dumps({program: verdict_on(program) for programs in PROGRAMS.values() for program in programs}))
 
 
 if __name__ == "__main__":
