@@ -8,7 +8,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,11 @@ from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import AuditError
 from castoff.core.interpreter import Interpreter
+from castoff.core.runner import Completed
 from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
-from castoff.tpu.program import fault_of, packages_of, parse_target, reason_for_values
+from castoff.tpu.program import fault_of, packages_of, parse_target, with_values_if_needed
 
 
 @dataclass(frozen=True)
@@ -175,18 +175,19 @@ def _run(
     kind: str, request: Request, interpreter: Interpreter, more: Mapping[str, str], context: Context
 ) -> dict[str, Any]:
     """Run the worker and return its report as plain data."""
-    assert interpreter.path is not None
-    about = f"{request.function}() of {request.program.name} with {interpreter.path}"
+    python = interpreter.path
+    assert python is not None
+    about = f"{request.function}() of {request.program.name} with {python}"
     with tempfile.TemporaryDirectory(prefix="castoff-audit-") as folder, context.console.step("audit", about):
         path = Path(folder) / "report.json"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
         environment.update(PJRT_DEVICE="CPU", **more)
-        rest = (request.program, request.function, str(request.calls), path)
-        run = partial(context.runner.run, name="audit", env=environment, check=False)
-        completed = run([interpreter.path, worker.__file__, kind, "shapes", *rest])
-        if (reason := reason_for_values(completed)) is not None:
-            context.console.note(f"{reason}: the step is computed on the CPU, which takes longer")
-            completed = run([interpreter.path, worker.__file__, kind, "values", *rest])
+
+        def run(data: str) -> Completed:
+            arguments = (kind, data, request.program, request.function, str(request.calls), path)
+            return context.runner.run([python, worker.__file__, *arguments], name="audit", env=environment, check=False)
+
+        completed = with_values_if_needed(run, context)
         if completed.returncode == 0:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found

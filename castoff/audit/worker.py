@@ -16,7 +16,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 
@@ -41,11 +41,7 @@ def main() -> int:
     except ImportError as error:
         return fault(f"{needed} can be imported", str(error), "Give an environment that has it with --python.")
     try:
-        if kind == "meta":
-            found = _on_meta(program, function)
-        else:
-            with _without_values() if data == "shapes" else nullcontext():
-                found = _on_xla(program, function, int(calls), kind)
+        found = _on_meta(program, function) if kind == "meta" else _on_xla(program, function, int(calls), kind, data)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
         if kind != "meta" and data == "shapes" and _needs_values(error):
             return needs_values(error)
@@ -55,20 +51,16 @@ def main() -> int:
     return 0
 
 
-def _on_xla(program: str, function: str, calls: int, kind: str) -> dict[str, object]:
+def _on_xla(program: str, function: str, calls: int, kind: str, data: str) -> dict[str, object]:
     from castoff.audit import audit
+    from castoff.tpu.placeholders import nothing_computed
 
-    return audit(_step_of(program, function), calls=calls, stablehlo=kind == "stablehlo").as_dict()
-
-
-def _without_values() -> AbstractContextManager[None]:
-    from castoff.tpu.placeholders import available, nothing_computed
-
-    return nothing_computed(lambda: None) if available() else nullcontext()
+    with nothing_computed() if data == "shapes" else nullcontext():
+        return audit(_step_of(program, function), calls=calls, stablehlo=kind == "stablehlo").as_dict()
 
 
 def _needs_values(error: BaseException) -> bool:
-    from castoff.tpu import placeholders
+    from castoff.tpu import placeholders  # needs torch_xla
 
     return placeholders.needs_values(error)
 

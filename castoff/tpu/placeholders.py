@@ -35,11 +35,6 @@ class NeedsValuesError(RuntimeError):
     """The program's graphs cannot be had without computing."""
 
 
-def available() -> bool:
-    """Return whether this torch_xla has placeholders: xla_builder.create_placeholder_tensor."""
-    return hasattr(xla_builder, "create_placeholder_tensor")
-
-
 def needs_values(error: BaseException) -> bool:
     """Tell whether a program would not have raised an exception if its tensors had values."""
     seen: BaseException | None = error
@@ -52,15 +47,18 @@ def needs_values(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def nothing_computed(seen: Callable[[], object]) -> Iterator[None]:
+def nothing_computed(seen: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Let a program's syncs compute nothing.
 
     Args:
         seen: Called at each sync of a pending graph, before its tensors become placeholders.
 
     Raises:
-        NeedsValuesError: The program shards its graphs, or syncs some of its tensors only.
+        NeedsValuesError: The program shards its graphs, or syncs some of its tensors only; or this torch_xla has no
+            placeholders (needs torch_xla ≥ 2.7: xla_builder.create_placeholder_tensor).
     """
+    if not hasattr(xla_builder, "create_placeholder_tensor"):
+        raise NeedsValuesError("needs torch_xla ≥ 2.7: xla_builder.create_placeholder_tensor")
     faulthandler.enable()  # names the line that reads a value
     step_marker, sync_multi = _XLAC._xla_step_marker, _XLAC._xla_sync_multi
 

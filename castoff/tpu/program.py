@@ -8,10 +8,9 @@ import re
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from castoff.build.environments import Environments, program_python
@@ -199,23 +198,28 @@ def _step(
 def _trace(
     request: Request, interpreter: Interpreter, more: Mapping[str, str], devices: int, context: Context
 ) -> tuple[dict[str, object], list[trace.Graph]]:
-    """Run the script in the user's environment; return its answer and the graphs.
+    """Run the script in the user's environment; return its answer and the graphs."""
+    python = interpreter.path
+    assert python is not None
+    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
+        path = Path(folder) / "graphs.json"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
+        environment.update(
+            more,
+            PJRT_DEVICE="CPU",
+            CPU_NUM_DEVICES=str(devices),
+            XLA_SAVE_TENSORS_FILE=str(path.with_name("graphs")),
+            XLA_SAVE_TENSORS_FMT="stablehlo",
+        )
 
-    Graphs need no values. A program that reads one is run again, and computes.
-    """
-    assert interpreter.path is not None
-    with tempfile.TemporaryDirectory(prefix="castoff-trace-") as name:
-        folder = Path(name)
-        environment = {**more, "CPU_NUM_DEVICES": str(devices)}
-        run = partial(_run_trace, request, context=context)
-        completed = run("shapes", interpreter.path, folder, more=environment)
-        if (reason := reason_for_values(completed)) is not None:
-            context.console.note(f"{reason}: the step is computed on the CPU, which takes longer")
-            environment |= {"XLA_SAVE_TENSORS_FILE": str(folder / "graphs"), "XLA_SAVE_TENSORS_FMT": "stablehlo"}
-            completed = run("values", interpreter.path, folder, more=environment)
+        def run(data: str) -> Completed:
+            arguments = (data, request.program, request.function, str(request.calls), path)
+            return context.runner.run([python, trace.__file__, *arguments], name="trace", env=environment, check=False)
+
+        completed = with_values_if_needed(run, context)
         if completed.returncode != 0:
             raise fault_of(completed, TpuError, f"{request.program.name} cannot be traced")
-        answer = json.loads((folder / "graphs.json").read_text(encoding="utf-8"))
+        answer = json.loads(path.read_text(encoding="utf-8"))
     found = [trace.Graph(**graph) for graph in answer.pop("graphs")]
     if not found:
         raise TpuError(
@@ -227,17 +231,19 @@ def _trace(
     return answer, found
 
 
-def _run_trace(
-    request: Request, kind: str, python: Path, folder: Path, *, more: Mapping[str, str], context: Context
-) -> Completed:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PJRT_", "XLA_SAVE_"))}
-    arguments = (kind, request.program, request.function, str(request.calls), folder / "graphs.json")
-    return context.runner.run(
-        [python, trace.__file__, *arguments],
-        name="trace",
-        env={**environment, "PJRT_DEVICE": "CPU", **more},
-        check=False,
-    )
+def with_values_if_needed(run: Callable[[str], Completed], context: Context) -> Completed:
+    """Run a script without computing, and again with values if the program needs them.
+
+    Args:
+        run: Runs the script with the argument "shapes" or "values".
+        context: Its console says why it is run again.
+    """
+    completed = run("shapes")
+    reason = reason_for_values(completed)
+    if reason is None:
+        return completed
+    context.console.note(f"{reason}: the step is computed on the CPU, which takes longer")
+    return run("values")
 
 
 def reason_for_values(completed: Completed) -> str | None:

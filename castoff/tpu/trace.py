@@ -105,7 +105,7 @@ def main() -> int:
         return fault("torch_xla can be imported", str(error), "Give an environment that has it with --python.")
     from castoff.tpu import placeholders
 
-    trace = _graphs_by_shapes if kind == "shapes" and placeholders.available() else _graphs_by_values
+    trace = _graphs_by_shapes if kind == "shapes" else _graphs_by_values
     try:
         graphs = trace(program, function, int(calls))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's program raises
