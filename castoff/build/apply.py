@@ -84,7 +84,7 @@ def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, run
         for topic in topics:
             new = _new_files(topic, topic.new_python(), target)
             added.update(trial.path for trial in new if trial.outcome is Outcome.CLEAN)
-            hunks = _Hunks(topic, pin, target, runner).apply()
+            hunks = _apply_hunks(topic, pin, target, runner)
             touched.update(trial.path for trial in hunks if trial.outcome is Outcome.CLEAN)
             trials += [*new, *hunks]
     failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
@@ -113,7 +113,7 @@ def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tup
         ApplyError: It does not apply.
     """
     target = _Checkout(tree)
-    trials = [*_new_files(topic, topic.new_files(), target), *_Hunks(topic, pin, target, runner).apply()]
+    trials = [*_new_files(topic, topic.new_files(), target), *_apply_hunks(topic, pin, target, runner)]
     failed = [trial for trial in trials if trial.outcome is not Outcome.CLEAN]
     if failed:
         raise _error(failed, pin, f"the checkout of {topic.project}")
@@ -162,7 +162,10 @@ def _try_topic(topic: Topic, pins: Sequence[str], target: _Target, runner: Runne
     new = _new_files(topic, wanted, target)
     fits = []
     for pin in pins:
-        hunks = _Hunks(topic, pin, target, runner)
+        patch = topic.hunks(pin)
+        if patch is None:
+            continue
+        hunks = _Hunks(topic, patch, target, runner)
         trials = hunks.apply()
         if trials or hunks.skipped:
             fits.append(Fit(topic.key, pin, (*new, *trials), hunks.skipped))
@@ -236,12 +239,16 @@ def _new_files(topic: Topic, files: Mapping[str, Path], target: _Target) -> list
     return trials
 
 
-class _Hunks:
-    """The hunks of one topic, tried on one wheel or checkout."""
+def _apply_hunks(topic: Topic, pin: str, target: _Target, runner: Runner) -> list[Trial]:
+    return [trial for patch in topic.patches(pin) for trial in _Hunks(topic, patch, target, runner).apply()]
 
-    def __init__(self, topic: Topic, pin: str, target: _Target, runner: Runner) -> None:
+
+class _Hunks:
+    """The hunks of one patch of a topic, tried on one wheel or checkout."""
+
+    def __init__(self, topic: Topic, patch: Path, target: _Target, runner: Runner) -> None:
         self._topic = topic
-        self._patch = topic.hunks(pin)
+        self._patch = patch
         self._target = target
         self._tree = target.tree
         self._runner = runner
@@ -249,8 +256,6 @@ class _Hunks:
 
     def apply(self) -> list[Trial]:
         """Try every file, and change the tree only if all of them are clean."""
-        if self._patch is None:
-            return []
         listing = self._git("--numstat", "-z")
         if listing is None:
             return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
@@ -290,7 +295,6 @@ class _Hunks:
 
     def _git(self, *options: str) -> str | None:
         """Run `git apply`; return what it wrote, or None if it failed."""
-        assert self._patch is not None
         completed = self._runner.run(
             ["git", "apply", "--whitespace=nowarn", *options, self._patch],
             name=f"apply-{self._topic.name}",
@@ -302,7 +306,6 @@ class _Hunks:
 
     def _conflict(self, path: str) -> str:
         """Show the first hunk that does not match the file."""
-        assert self._patch is not None
         present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
         for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
             if not _occurs(expected, present):

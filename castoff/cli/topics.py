@@ -116,4 +116,7 @@ def status_command(
             return
         status = read_status(ROOT)
         below = "\n".join(f"({number}) {reason}" for number, reason in enumerate(status.reasons(), start=1))
+        if unproven := status.unproven():
+            each = ", ".join(f"{topic} ({', '.join(pins)})" for topic, pins in unproven.items())
+            below += f"\nHunks on C++ that nobody has proven, for source builds only: {each}"
         console.table(["topic", *status.pins], status.rows(), below, status.as_dict())

@@ -79,13 +79,16 @@ def checkout_command(
     update: Annotated[
         bool, typer.Option("--update", help="If it exists, bring it up to date with the topics.")
     ] = False,
+    unproven: Annotated[
+        bool, typer.Option("--unproven", help="Also with hunks on C++ that nobody has applied or compiled yet.")
+    ] = False,
     verbose: VerboseOption = False,
     json_lines: JsonOption = False,
 ) -> None:
     """Put upstream's tree into a folder, as a git repository with a commit for each topic on top."""
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
         make = update_checkout if update else make_checkout
-        make(pin, project.value, folder, console)
+        make(pin, project.value, folder, console, unproven=unproven)
 
 
 @command(app, "refresh", "castoff refresh grad-dtype /tmp/torch")

@@ -28,9 +28,14 @@ class Status:
         numbers = {reason: number for number, reason in enumerate(self.reasons(), start=1)}
         return [[topic.key, *(self._cell(topic, pin, numbers) for pin in self.pins)] for topic in self.topics]
 
+    def unproven(self) -> dict[str, list[str]]:
+        """Return the topics with hunks on C++ that nobody has proven, and for which pins."""
+        return {topic.key: list(topic.unproven) for topic in self.topics if topic.unproven}
+
     def as_dict(self) -> dict[str, object]:
         """Return the same as plain data."""
-        return {"pins": list(self.pins), "topics": {topic.key: dict(topic.pins) for topic in self.topics}}
+        topics = {topic.key: dict(topic.pins) for topic in self.topics}
+        return {"pins": list(self.pins), "topics": topics, "unproven": self.unproven()}
 
     @staticmethod
     def _cell(topic: Topic, pin: str, numbers: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from castoff.model.pin import PROJECTS, Address
 PYTHON_SUFFIXES = (".py", ".pyi")
 CPP_SUFFIXES = (".cpp", ".h")
 
+_UNPROVEN = "hunks/unproven.patch"
 _TOPIC_NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 _PIN_NAME = r"\d+\.\d+"
 
@@ -96,6 +97,9 @@ class TopicFile(Model):
         tuple[Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")], ...], unique
     ] = ()
     """The files of tests that prove it, as paths from the root of the tree."""
+    unproven: Annotated[tuple[PinName, ...], unique] = ()
+    """Pins whose hunks on C++, in hunks/unproven.patch, nobody has applied or compiled yet. `castoff checkout
+    --unproven` takes them."""
     pins: dict[PinName, State]
     """For each pin "applies", "upstream" (that release has it), or "cannot: " and the reason."""
     overlay: OverlayTable = OverlayTable()
@@ -123,6 +127,8 @@ class Topic(TopicFile):
 
     folder: Path
     """Where it is."""
+    takes_unproven: bool = False
+    """Whether its part of a checkout has the hunks that nobody has proven."""
 
     @property
     def key(self) -> str:
@@ -146,6 +152,19 @@ class Topic(TopicFile):
         """Return the patch of upstream's files on a pin, if there is one."""
         path = self.folder / "hunks" / f"{pin}.patch"
         return path if path.is_file() else None
+
+    def unproven_hunks(self, pin: str) -> Path | None:
+        """Return the patch of upstream's C++ files on a pin that nobody has proven, if there is one."""
+        return self.folder / _UNPROVEN if pin in self.unproven else None
+
+    def with_unproven(self, pin: str) -> Topic:
+        """Return the same topic, whose part of a checkout of a pin has the hunks that nobody has proven."""
+        return self.model_copy(update={"takes_unproven": pin in self.unproven})
+
+    def patches(self, pin: str) -> tuple[Path, ...]:
+        """Return the patches that make its part of a build or checkout of a pin."""
+        both = (self.hunks(pin), self.unproven_hunks(pin) if self.takes_unproven else None)
+        return tuple(path for path in both if path is not None)
 
     def sources(self) -> tuple[Path, ...]:
         """Return the C++ files that are compiled into the overlay."""
@@ -172,8 +191,7 @@ class Topic(TopicFile):
 
     def _hash(self, more: list[Path], pin: str) -> str:
         digest = hashlib.sha256()
-        hunks = self.hunks(pin)
-        for path in [*more, *_files(self.folder / "files"), *([hunks] if hunks is not None else [])]:
+        for path in [*more, *_files(self.folder / "files"), *self.patches(pin)]:
             name = path.relative_to(self.folder).as_posix().encode()
             data = path.read_bytes()
             # Lengths first, so that no two different trees can hash the same bytes.
@@ -303,8 +321,15 @@ def _check_files(topic: Topic) -> None:
                     str(path.relative_to(topic.folder)),
                     "Move or rename it.",
                 )
+    if (topic.folder / _UNPROVEN).is_file() != bool(topic.unproven):
+        _fail(
+            topic,
+            f"{_UNPROVEN} and the pins that it is for, as `unproven`, or neither",
+            f"`unproven` is {list(topic.unproven)}",
+            "Add what is missing, or remove the other.",
+        )
     for path in _files(topic.folder / "hunks"):
-        if path.stem not in topic.pins:
+        if path != topic.folder / _UNPROVEN and path.stem not in topic.pins:
             _fail(
                 topic,
                 f"hunks/ has patches of {', '.join(topic.pins)}, the pins in topic.toml",

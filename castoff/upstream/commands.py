@@ -12,13 +12,15 @@ from castoff.core.context import command_context
 from castoff.core.interpreter import find_interpreter
 from castoff.core.places import ROOT
 from castoff.model.pin import load_pin
-from castoff.model.topics import load_topics, select
+from castoff.model.topics import Topic, load_topics, select
 from castoff.upstream.checkout import checkout, update
 from castoff.upstream.own_tests import SUITES, Runs, check, compare, counts, install_tools
 from castoff.upstream.refresh import refresh
 
 
-def update_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+def update_checkout(
+    pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT, *, unproven: bool = False
+) -> None:
     """Make a checkout of a project, or bring the one that is there up to date with the topics.
 
     Args:
@@ -27,21 +29,24 @@ def update_checkout(pin_name: str, project: str, folder: Path, console: Console,
         folder: Its folder.
         console: Reports progress.
         root: The tree with pins and patches.
+        unproven: Whether it has the hunks on C++ that nobody has proven, too.
 
     Raises:
         CastoffError: It cannot be brought up to date. It is unchanged.
     """
     if not (folder / ".git").exists():
-        make_checkout(pin_name, project, folder, console, root)
+        make_checkout(pin_name, project, folder, console, root, unproven=unproven)
         return
     pin = load_pin(root / "pins", pin_name)
-    topics = select(load_topics(root / "patches"), pin.name)
+    topics = _topics(root, pin.name, unproven)
     with command_context(console) as context, console.step("apply", "the topics that changed"):
         update(pin, project, topics, folder, context)
     console.result(f"{folder}: up to date", {"out": str(folder)})
 
 
-def make_checkout(pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT) -> None:
+def make_checkout(
+    pin_name: str, project: str, folder: Path, console: Console, root: Path = ROOT, *, unproven: bool = False
+) -> None:
     """Make a checkout of a project, and print its folder.
 
     Args:
@@ -50,17 +55,27 @@ def make_checkout(pin_name: str, project: str, folder: Path, console: Console, r
         folder: Its folder.
         console: Reports progress.
         root: The tree with pins and patches.
+        unproven: Whether it gets the hunks on C++ that nobody has proven, too.
 
     Raises:
         CastoffError: It cannot be made. The folder is removed.
     """
     pin = load_pin(root / "pins", pin_name)
-    topics = select(load_topics(root / "patches"), pin.name)
+    topics = _topics(root, pin.name, unproven)
     with command_context(console) as context:
         origin = checkout(pin, project, topics, folder, context)
     own = [topic.key for topic in topics if topic.project == project]
-    data: dict[str, object] = {"out": str(folder), "origin": origin.kind, "topics": own}
-    console.result(f"{folder}: {project} {pin.upstream(project).version} from {origin.about}, {len(own)} topics", data)
+    hoped = [topic.key for topic in topics if topic.project == project and topic.takes_unproven]
+    data: dict[str, object] = {"out": str(folder), "origin": origin.kind, "topics": own, "unproven": hoped}
+    said = f"{folder}: {project} {pin.upstream(project).version} from {origin.about}, {len(own)} topics"
+    if hoped:
+        said += f"\nwith hunks that nobody has proven, of {', '.join(hoped)}"
+    console.result(said, data)
+
+
+def _topics(root: Path, pin: str, unproven: bool) -> tuple[Topic, ...]:
+    topics = select(load_topics(root / "patches"), pin)
+    return tuple(topic.with_unproven(pin) for topic in topics) if unproven else topics
 
 
 def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) -> None:

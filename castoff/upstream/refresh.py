@@ -127,7 +127,8 @@ class _Edited:
         topic = next((topic for topic in topics if topic.key == self._own.topic), None)
         if topic is None:
             raise _error(f"there is no topic {self._own.topic}", f"patches/{self._own.topic}", "no such folder")
-        if topic.source_hash(self._own.pin) != self._own.state:
+        made_with = (topic, topic.with_unproven(self._own.pin))
+        if all(one.source_hash(self._own.pin) != self._own.state for one in made_with):
             raise _error(
                 f"patches/{topic.key} is not what this checkout was made with",
                 f"files/ and hunks/ of that time (hash {self._own.state[:12]})",

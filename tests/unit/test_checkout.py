@@ -240,6 +240,18 @@ def test_edits_come_back_as_hunks_and_files(upstream: Upstream, tmp_path: Path) 
     assert refresh("below", folder, upstream.topics, upstream.context).changed == ()
 
 
+def test_unproven_hunks_are_taken_on_request_and_come_back_as_proven_ones(upstream: Upstream, tmp_path: Path) -> None:
+    hoped = HUNKS.replace("10", "20").replace("11", "21").replace("first", "hoped")
+    upstream.tree.topic("hopeful", {"hunks/unproven.patch": hoped}, unproven='["2.9"]')
+    assert "hoped();" not in (upstream.checkout(tmp_path / "without") / "torch/engine.cpp").read_text()
+    folder = tmp_path / "with"
+    checkout(upstream.pin, "torch", [topic.with_unproven("2.9") for topic in upstream.topics], folder, upstream.context)
+    assert "hoped();\n" in (folder / "torch/engine.cpp").read_text()
+    # Whoever has compiled them writes them back: from then on they are hunks like others.
+    refresh("hopeful", folder, upstream.topics, upstream.context)
+    assert "+hoped();\n" in (upstream.tree.root / "patches/torch/hopeful/hunks/2.9.patch").read_text()
+
+
 def test_what_tests_and_builds_leave_is_no_edit(upstream: Upstream, tmp_path: Path) -> None:
     folder = upstream.checkout(tmp_path / "checkout")
     for path in ("torch/__pycache__/new.pyc", "build/CMakeCache.txt", "dist/torch.whl", "xla/setup.py"):

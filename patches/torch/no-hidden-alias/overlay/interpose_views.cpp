@@ -1,19 +1,9 @@
 // An overlay build takes the place of the two functions that decide whether a tensor must be
 // copied: of FunctionalTensorWrapper, whether it is contiguous; and reshape.
 #include <ATen/FunctionalTensorWrapper.h>
-#include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/view_layout.h>
 
 #include "interpose.h"
-
-namespace {
-
-bool enabled() {
-  static const bool on = torch::castoff::topic_enabled("no-hidden-alias");
-  return on;
-}
-
-}  // namespace
 
 // A virtual member, as a free function under the member's symbol: to define the member would emit
 // the class's vtable.
@@ -27,9 +17,8 @@ c10::SymBool wrapper_is_contiguous(const at::FunctionalTensorWrapper* self,
                                    c10::MemoryFormat format) {
   using Function = c10::SymBool(const at::FunctionalTensorWrapper*, c10::MemoryFormat);
   static auto* const stock = torch::castoff::stock<Function>(&wrapper_is_contiguous);
-  if (enabled() && format == c10::MemoryFormat::Contiguous) {
-    const at::Tensor layout = torch::castoff::layout_of_view(*self);
-    if (layout.defined()) return layout.is_contiguous();
+  if (const auto contiguous = torch::castoff::view_is_contiguous(*self, format)) {
+    return *contiguous;
   }
   return stock(self, format);
 }
@@ -40,7 +29,7 @@ namespace at::native {
                                                      c10::SymIntArrayRef shape) {
   using Function = Tensor(const Tensor&, c10::SymIntArrayRef);
   static auto* const stock = torch::castoff::stock<Function>(&reshape_symint);
-  if (enabled() && self.is_xla()) {
+  if (self.is_xla()) {
     Tensor copied = torch::castoff::reshape_of_view(self, shape);
     if (copied.defined()) return copied;
   }

@@ -1,3 +1,4 @@
+#include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/view_layout.h>
 
 #include <ATen/FunctionalStorageImpl.h>
@@ -52,8 +53,13 @@ Tensor replayed(at::functionalization::ViewMeta& view, const Tensor& base) {
   }
 }
 
-}  // namespace
+bool enabled() {
+  static const bool on = topic_enabled("no-hidden-alias");
+  return on;
+}
 
+// A meta tensor with the sizes, strides and offset that the view's operators give to a contiguous
+// base. Undefined: not a view of torch_xla's, or one of symbolic sizes.
 Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   const auto& views = wrapper.view_metas();
   if (views.empty() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
@@ -66,8 +72,18 @@ Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   return meta;
 }
 
+}  // namespace
+
+std::optional<bool> view_is_contiguous(const at::FunctionalTensorWrapper& wrapper,
+                                       c10::MemoryFormat format) {
+  if (!enabled() || format != c10::MemoryFormat::Contiguous) return std::nullopt;
+  const Tensor layout = layout_of_view(wrapper);
+  return layout.defined() ? std::optional(layout.is_contiguous()) : std::nullopt;
+}
+
 Tensor reshape_of_view(const Tensor& self, c10::SymIntArrayRef shape) {
-  if (!self.is_xla() || !at::functionalization::impl::isFunctionalTensor(self)) return {};
+  if (!enabled() || !self.is_xla() || !at::functionalization::impl::isFunctionalTensor(self))
+    return {};
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);
   if (!sizes.has_value()) return {};
   const auto* wrapper = at::functionalization::impl::unsafeGetFunctionalWrapper(self);
