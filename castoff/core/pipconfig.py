@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # castoff.container has the standard library only
 
 _SETTING = re.compile(r"(?P<section>[^.\s]+)\.(?P<name>[\w-]+)=(?P<value>.*)")
 _SECTIONS = {"global": 0, "install": 1, ":env:": 2}
+# uv has the option --no-index, and no variable for it. An index without packages does the same.
+_NO_INDEX = "file:///no-index"
 _UV_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
@@ -75,14 +77,14 @@ def uv_environment(settings: Mapping[str, str], environment: Mapping[str, str], 
 def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the places where pip looks for packages, as uv's variables."""
     result = {}
+    if "find-links" in settings:
+        result["UV_FIND_LINKS"] = ",".join(settings["find-links"].split())
+    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return {**result, "UV_DEFAULT_INDEX": _NO_INDEX}
     if "index-url" in settings:
         result["UV_DEFAULT_INDEX"] = settings["index-url"]
     if "extra-index-url" in settings:
         result["UV_INDEX"] = " ".join(settings["extra-index-url"].split())
-    if "find-links" in settings:
-        result["UV_FIND_LINKS"] = ",".join(settings["find-links"].split())
-    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
-        result["UV_NO_INDEX"] = "1"
     return result
 
 

@@ -1,4 +1,9 @@
+import os
+import subprocess
+from pathlib import Path
+
 from castoff.core.pipconfig import pip_settings, uv_environment
+from castoff.core.tools import tool
 
 LISTING = """WARNING: something
 :env:.find-links='/a /b'
@@ -46,6 +51,11 @@ def test_indexes_of_uv_stay_where_uv_is_configured() -> None:
         assert environment["SSL_CERT_FILE"] == "/env.pem"
 
 
-def test_no_index() -> None:
-    assert uv_environment({"no-index": "1"}, {}, False)["UV_NO_INDEX"] == "1"
-    assert "UV_NO_INDEX" not in uv_environment({"no-index": "0"}, {}, False)
+def test_no_index_asks_no_network(tmp_path: Path) -> None:
+    settings = {"no-index": "1", "index-url": "https://one.example/simple"}
+    environment = uv_environment(settings, {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}, False)
+    command = [tool("uv"), "pip", "install", "--dry-run", "--no-config", "--target", tmp_path / "t", "six"]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 1
+    assert "six was not found in the package registry" in completed.stderr
+    assert uv_environment({"no-index": "0"}, {}, False).keys().isdisjoint({"UV_DEFAULT_INDEX", "UV_INDEX"})
