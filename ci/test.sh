@@ -34,13 +34,12 @@ usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
 all=
-quick=(-m 'not slow')
 pins='2.8 2.6 2.1'
 whole=()
 only=
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --all) all=yes quick=() ;;
+    --all) all=yes ;;
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --pins) pins=${2?--pins wants a list} && whole=(--whole) && shift ;;
     --only) only=yes ;;
@@ -103,6 +102,15 @@ on_tpu_compiler() { # kind, arguments of pytest. One process: the compiler's wor
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -p no:cacheprovider "$@" tests/tpu
 }
 
+on_both_wheels() { # 'slow' or 'not slow'
+  section "$1: patched wheels" in_environment patched -m "$1" tests/torch tests/ir
+  section "$1: stock wheels, what proves a difference must fail" \
+    in_environment stock -m "$1" --stock --tb=native tests/ir tests/torch
+  section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched -m "$1"
+  section "$1: TPU HLO on v5e, v5p and v6e, stock wheels, what proves a difference must fail" \
+    on_tpu_compiler stock -m "$1" --stock
+}
+
 tests_for_a_tpu() { # on a machine that has one, ci/tpu.sh runs them in earnest
   local report=$work/tpu.xml
   local status=0
@@ -142,6 +150,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
 }
 
 rest_of_2.9() {
+  on_both_wheels slow
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
@@ -183,6 +192,7 @@ rest_of_2.9() {
 
 other_pins() {
   for pin in $pins; do test_pin "$pin"; done
+  [[ -n $only ]] || before_and_after
 }
 
 before_and_after() {
@@ -209,17 +219,11 @@ for kind in patched stock; do
 done
 section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
-section 'patched wheels' in_environment patched "${quick[@]}" tests/torch tests/ir
-section 'stock wheels: what proves a difference must fail' \
-  in_environment stock "${quick[@]}" --stock --tb=native tests/ir tests/torch
 section 'the TPU compiler: environment' make_compiler
-section 'TPU HLO on v5e, v5p and v6e: patched wheels' on_tpu_compiler patched "${quick[@]}"
-section 'TPU HLO on v5e, v5p and v6e: stock wheels, what proves a difference must fail' \
-  on_tpu_compiler stock "${quick[@]}" --stock
+on_both_wheels 'not slow'
 if [[ -n $all ]]; then
   # Much of it takes one core, and the lanes share nothing.
   lanes rest_of_2.9 other_pins
-  before_and_after
 fi
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"

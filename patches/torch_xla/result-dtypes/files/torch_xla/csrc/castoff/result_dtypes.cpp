@@ -1,13 +1,13 @@
 // Results in the dtype to which torch promotes their operands, where torch_xla keeps that of one of
 // them. Two operands of different float dtypes are mixed-operands' matter, but for comparisons.
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/sum_ops.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <initializer_list>
 #include <optional>
@@ -29,6 +29,11 @@ bool is_tensor(const IValue& value) {
 
 bool is_integral(const Tensor& t) {
   return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
+}
+
+// As at::autocast::is_autocast_enabled, whose header includes every operator.
+bool autocast_enabled() {
+  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastXLA);
 }
 
 ScalarType default_dtype() {
@@ -198,8 +203,7 @@ void normalise(Call& call) {
     ++parameters;
     of_float += call.tensor(i).scalar_type() == ScalarType::Float;
   }
-  if (C10_LIKELY(of_float == 0) || of_float != parameters ||
-      at::autocast::is_autocast_enabled(at::kXLA)) {
+  if (C10_LIKELY(of_float == 0) || of_float != parameters || autocast_enabled()) {
     return call.proceed();
   }
   convert(call, 0, ScalarType::Float);
