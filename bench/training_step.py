@@ -1,7 +1,7 @@
 """One training step that uses no topic. Run by unused_topics.py in a stock and in a patched environment.
 
 python training_step.py ir            IR and HLO of forward, backward and optimizer on CPU-XLA
-python training_step.py instructions  instructions of one backward on the CPU, by callgrind
+python training_step.py instructions  a backward on the CPU, an assignment to .grad, and Function.apply, under callgrind
 """
 
 import argparse
@@ -50,18 +50,42 @@ def ir() -> dict[str, str]:
     return texts
 
 
-def instructions() -> dict[str, float]:
-    """Instructions of one backward of the step, on the CPU with one thread."""
-    from torch.utils.benchmark import Timer
+def instructions() -> None:
+    """Run what bench/callgrind.py counts, each part often enough for Python to have specialized its code."""
+    import torch
+    from callgrind import counted
 
-    number = 50
-    setup = MODEL + "loss = model(x).square().mean()\n"
-    timer = Timer(stmt="loss.backward(retain_graph=True)", setup=setup, num_threads=1)
-    stats = timer.collect_callgrind(number=number, collect_baseline=False)
-    return {"instructions": stats.counts(denoise=False) / number}
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx, a):
+            return a * 2
+
+        @staticmethod
+        def backward(_ctx, grad):
+            return grad * 2
+
+    torch.set_num_threads(1)
+    scope: dict[str, object] = {}
+    exec(MODEL, scope)
+    loss = scope["model"](scope["x"]).square().mean()
+    leaf, gradient = torch.nn.Parameter(torch.randn(4)), torch.randn(4)
+    parts = {
+        "a CPU backward": (20, lambda: loss.backward(retain_graph=True)),
+        "p.grad = t": (500, lambda: setattr(leaf, "grad", gradient)),
+        "Function.apply": (100, lambda: Double.apply(leaf)),
+    }
+    for part, (number, run) in parts.items():
+        for _ in range(number):
+            run()
+        with counted(part):
+            for _ in range(number):
+                run()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["ir", "instructions"])
-    print(json.dumps({"ir": ir, "instructions": instructions}[parser.parse_args().what]()))
+    if parser.parse_args().what == "ir":
+        print(json.dumps(ir()))
+    else:
+        instructions()

@@ -17,8 +17,8 @@ namespace torch::autograd {
 void validate_outputs(const edge_list& edges, variable_list& grads,
                       const grad_dtype::FormatError& format_error) {
   using Function = void(const edge_list&, variable_list&, const grad_dtype::FormatError&);
-  static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  grad_dtype::validate(*stock, edges, grads, format_error);
+  using Stock = castoff::Stock<static_cast<Function*>(&validate_outputs)>;
+  grad_dtype::validate(Stock::call, edges, grads, format_error);
 }
 
 #if CASTOFF_TORCH_AT_LEAST(2, 7)
@@ -26,8 +26,8 @@ void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variab
                       const grad_dtype::FormatError& format_error) {
   using Function =
       void(const grad_dtype::OptionalMetadata&, variable_list&, const grad_dtype::FormatError&);
-  static auto* const stock = castoff::stock<Function>(&validate_outputs);
-  grad_dtype::validate(*stock, input_metadata, grads, format_error);
+  using Stock = castoff::Stock<static_cast<Function*>(&validate_outputs)>;
+  grad_dtype::validate(Stock::call, input_metadata, grads, format_error);
 }
 #endif
 
@@ -37,9 +37,7 @@ void validate_outputs(const grad_dtype::OptionalMetadata& input_metadata, variab
 namespace torch::dynamo::autograd {
 
 std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& edges) {
-  using Function = std::vector<std::optional<InputMetadata>>(const edge_list&);
-  static auto* const stock = castoff::stock<Function>(&get_input_metadata);
-  auto metadata = stock(edges);
+  auto metadata = castoff::Stock<&get_input_metadata>::call(edges);
   torch::autograd::grad_dtype::describe_leaves(edges, metadata);
   return metadata;
 }
@@ -52,6 +50,7 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
 namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::variable_list;
+using torch::castoff::Stock;
 using torch::dynamo::autograd::CompiledNodeArgs;
 
 struct NodeMutex : torch::autograd::Node {
@@ -67,19 +66,27 @@ accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
     const AccumulateGrad* self, CompiledNodeArgs& args) __asm__(CASTOFF_COMPILED_ARGS);
 }
 
-variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
-  using Function = variable_list(AccumulateGrad*, variable_list&&);
-  static auto* const stock = torch::castoff::stock<Function>(&accumulate_grad_apply);
+namespace {
+
+// Out of line, so that an AccumulateGrad that is not concerned pays for one test.
+[[gnu::noinline]] variable_list accumulate_as_wanted(AccumulateGrad* self, variable_list&& grads) {
   if (torch::autograd::grad_dtype::accumulate(*self, grads, NodeMutex::of(*self))) {
     return {};
   }
-  return stock(self, std::move(grads));
+  return Stock<&accumulate_grad_apply>::call(self, std::move(grads));
+}
+
+}  // namespace
+
+variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
+  if (C10_LIKELY(!torch::autograd::grad_dtype::in_use())) {
+    return Stock<&accumulate_grad_apply>::call(self, std::move(grads));
+  }
+  return accumulate_as_wanted(self, std::move(grads));
 }
 
 void accumulate_grad_compiled_args(const AccumulateGrad* self, CompiledNodeArgs& args) {
-  using Function = void(const AccumulateGrad*, CompiledNodeArgs&);
-  static auto* const stock = torch::castoff::stock<Function>(&accumulate_grad_compiled_args);
-  stock(self, args);
+  Stock<&accumulate_grad_compiled_args>::call(self, args);
   torch::autograd::grad_dtype::specialize_on(self->variable, args);
 }
 

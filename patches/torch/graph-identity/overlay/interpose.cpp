@@ -19,9 +19,6 @@ struct Executor : torch::lazy::LazyGraphExecutor {
   using LazyGraphExecutor::SyncTensorCollection;
 };
 using PostOrderData = Executor::PostOrderData;
-using RunPostOrder = PostOrderData(torch::lazy::LazyGraphExecutor*,
-                                   const std::vector<torch::lazy::Value>&,
-                                   Executor::SyncTensorCollection*);
 
 void* library_of(const void* address) {
   Dl_info info{};
@@ -39,8 +36,7 @@ extern "C++" {
 PostOrderData run_post_order(torch::lazy::LazyGraphExecutor* self,
                              const std::vector<torch::lazy::Value>& ir_values,
                              Executor::SyncTensorCollection* coll) {
-  static auto* const stock = torch::castoff::stock<RunPostOrder>(&run_post_order);
-  PostOrderData data = stock(self, ir_values, coll);
+  PostOrderData data = torch::castoff::Stock<&run_post_order>::call(self, ir_values, coll);
   // The sequence is used for nothing but the key.
   torch::lazy::graph_identity::identify(ir_values, data.post_order, data.parameter_sequence);
   return data;

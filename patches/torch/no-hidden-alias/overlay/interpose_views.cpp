@@ -15,25 +15,21 @@ wrapper_is_contiguous(const at::FunctionalTensorWrapper* self, c10::MemoryFormat
 
 c10::SymBool wrapper_is_contiguous(const at::FunctionalTensorWrapper* self,
                                    c10::MemoryFormat format) {
-  using Function = c10::SymBool(const at::FunctionalTensorWrapper*, c10::MemoryFormat);
-  static auto* const stock = torch::castoff::stock<Function>(&wrapper_is_contiguous);
   if (const auto contiguous = torch::castoff::view_is_contiguous(*self, format)) {
     return *contiguous;
   }
-  return stock(self, format);
+  return torch::castoff::Stock<&wrapper_is_contiguous>::call(self, format);
 }
 
 namespace at::native {
 
 [[gnu::visibility("default")]] Tensor reshape_symint(const Tensor& self,
                                                      c10::SymIntArrayRef shape) {
-  using Function = Tensor(const Tensor&, c10::SymIntArrayRef);
-  static auto* const stock = torch::castoff::stock<Function>(&reshape_symint);
   if (self.is_xla()) {
     Tensor copied = torch::castoff::reshape_of_view(self, shape);
     if (copied.defined()) return copied;
   }
-  return stock(self, shape);
+  return torch::castoff::Stock<&reshape_symint>::call(self, shape);
 }
 
 }  // namespace at::native

@@ -2,7 +2,8 @@
 
 A Function declares while its forward runs; the node can take the declaration once its ``apply`` has
 come back, because only then the outputs are known. Between the two it waits in ``pending``, under the
-frame of that ``apply``. Nothing else asks: while ``pending`` is empty an ``apply`` pays for one test.
+frame of that ``apply``. Until the first declaration of a process an ``apply`` pays for one test of
+a global of its own module, ``_output_grad_dtypes_declared``.
 """
 
 import ctypes
@@ -19,9 +20,6 @@ _KEY = "_output_grad_dtypes"  # in ctx.__dict__
 
 # By id of a frame that runs Function.apply or apply(): the frame itself and the ctx of its forward.
 pending: dict[int, tuple[FrameType, Any]] = {}
-
-# Whether any Function of this process ever declared.
-used = False
 
 
 def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
@@ -58,7 +56,6 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
         >>>     def backward(ctx, grad):  # (n,) float32
         >>>         return grad * 3
     """
-    global used
     for dtype in dtypes:
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"set_output_grad_dtype takes torch.dtypes and None, but got {type(dtype).__name__}")
@@ -74,7 +71,7 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
             "it from forward() or setup_context()"
         )
     self.__dict__[_KEY] = dtypes
-    used = True
+    torch.autograd.function._output_grad_dtypes_declared = True
     pending[id(frame)] = (frame, self)
 
 

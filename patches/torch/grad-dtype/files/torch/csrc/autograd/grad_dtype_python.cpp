@@ -1,9 +1,9 @@
 // What torch/_grad_dtype.py calls. Plain C functions over TensorImpl addresses (Tensor._cdata) and
 // no Python header: one library serves every CPython.
 //
-// The setter of Tensor.grad is replaced in place, in the getset table of torch._C.TensorBase: a
-// property in its stead would slow down every read of .grad and be another object than the one that
-// torch.overrides and Dynamo know.
+// The setter of Tensor.grad is replaced in place, in the getset table of torch._C.TensorBase, when
+// some tensor first gets a grad_dtype: a property in its stead would slow down every read of .grad
+// and be another object than the one that torch.overrides and Dynamo know.
 #include <c10/util/python_stub.h>
 #include <torch/csrc/autograd/grad_dtype.h>
 #include <torch/csrc/castoff/kill_switch.h>
@@ -42,6 +42,7 @@ struct GetSetDefinition {
 };
 
 struct GradSetter {
+  std::array<GetSetDefinition*, 2> definitions{};  // of `grad` and `_grad`
   Setter stock = nullptr;
   PyObject* assign = nullptr;
   PyObject* none = nullptr;
@@ -59,6 +60,20 @@ int set_grad(PyObject* self, PyObject* value, void* closure) {
   const bool done = PyObject_IsTrue(assigned) == 1;
   Py_DecRef(assigned);
   return done ? 0 : grad_setter.stock(self, value, closure);
+}
+
+// On the first use of grad_dtype, so that a process without any pays nothing.
+void replace_setter() {
+  static const bool replaced = [] {
+    for (GetSetDefinition* definition : grad_setter.definitions) {
+      if (definition != nullptr) {
+        // Other threads may assign to some .grad now.
+        __atomic_store_n(&definition->set, &set_grad, __ATOMIC_RELEASE);
+      }
+    }
+    return true;
+  }();
+  (void)replaced;
 }
 
 at::Tensor borrowed(c10::TensorImpl* impl) {
@@ -127,6 +142,7 @@ extern "C" C10_EXPORT const char* castoff_grad_dtype_set(c10::TensorImpl* impl, 
     if (gd::install_set_data != nullptr) {
       gd::install_set_data();
     }
+    gd::replace_setter();
     gd::set(*impl, gd::GradDtype::from_code(static_cast<int16_t>(code)));
   });
 }
@@ -136,8 +152,8 @@ extern "C" C10_EXPORT void castoff_grad_dtype_assign(c10::TensorImpl* impl, c10:
   gd::borrowed(impl).mutable_grad() = gd::borrowed(grad);
 }
 
-// Puts set_grad in place in the definitions of `grad` and `_grad`. `assign(self, value)` says
-// whether it has assigned. False if they are not the pair of definitions that this knows.
+// set_grad is to take its place in the definitions of `grad` and `_grad`. `assign(self, value)`
+// says whether it has assigned. False if they are not the pair of definitions that this knows.
 extern "C" C10_EXPORT bool castoff_grad_dtype_install(gd::GetSetDefinition* grad,
                                                       gd::GetSetDefinition* private_grad,
                                                       PyObject* assign, PyObject* none) {
@@ -154,7 +170,7 @@ extern "C" C10_EXPORT bool castoff_grad_dtype_install(gd::GetSetDefinition* grad
   gd::grad_setter.none = none;
   if (grad->set != &gd::set_grad) {
     gd::grad_setter.stock = grad->set;
-    grad->set = private_grad->set = &gd::set_grad;
+    gd::grad_setter.definitions = {grad, private_grad};
   }
   return true;
 }

@@ -13,11 +13,11 @@
 
 namespace torch::autograd::grad_dtype {
 
-// Over the edges that the gradients travel. Throws what `stock` throws.
+// The rest of validate() below, out of line: a backward that uses none of this pays for one test.
 template <class Stock>
-void validate(const Stock& stock, const edge_list& edges, variable_list& grads,
-              const FormatError& format_error) {
-  if (!engine_in_use() || stands_for_metadata(edges)) {
+[[gnu::noinline]] void validate_as_wanted(const Stock& stock, const edge_list& edges,
+                                          variable_list& grads, const FormatError& format_error) {
+  if (stands_for_metadata(edges)) {
     return stock(edges, grads, format_error);
   }
 #if __has_include(<torch/csrc/autograd/implicit_casts.h>)
@@ -31,17 +31,25 @@ void validate(const Stock& stock, const edge_list& edges, variable_list& grads,
 #endif
 }
 
-// Over metadata, as a compiled backward has it. Throws what `stock` and resolve_any throw.
 template <class Stock>
-void validate(const Stock& stock, const OptionalMetadata& metadata, variable_list& grads,
-              const FormatError& format_error) {
-  if (engine_in_use()) {
-    widen_before_reducing(metadata, grads);
-    if (const auto resolved = resolve_any(metadata, grads, format_error)) {
-      return stock(*resolved, grads, format_error);
-    }
+[[gnu::noinline]] void validate_as_wanted(const Stock& stock, const OptionalMetadata& metadata,
+                                          variable_list& grads, const FormatError& format_error) {
+  widen_before_reducing(metadata, grads);
+  if (const auto resolved = resolve_any(metadata, grads, format_error)) {
+    return stock(*resolved, grads, format_error);
   }
   stock(metadata, grads, format_error);
+}
+
+// `wanted` is the edges that the gradients travel, or metadata, as a compiled backward has it.
+// Throws what `stock` and resolve_any throw.
+template <class Stock, class Wanted>
+void validate(const Stock& stock, const Wanted& wanted, variable_list& grads,
+              const FormatError& format_error) {
+  if (C10_LIKELY(!engine_in_use())) {
+    return stock(wanted, grads, format_error);
+  }
+  validate_as_wanted(stock, wanted, grads, format_error);
 }
 
 }  // namespace torch::autograd::grad_dtype
