@@ -3,12 +3,17 @@
 import pytest
 import torch
 import torch_xla
+import torch_xla.backends
 from device_data import data
 from torch.nn.functional import linear
 
+from castoff.formats.xla_text import parse_hlo
+from castoff.tpu.trace import program_of
+
 fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
 bf16, f32 = torch.bfloat16, torch.float32
-ROWS, INNER, COLUMNS = 2048, 1024, 1536
+ROWS, INNER, COLUMNS = 512, 256, 384
 
 
 @pytest.fixture(params=["default", "highest"])
@@ -37,20 +42,19 @@ def step(wide):
     return [y, x.grad, w.grad]
 
 
-@fails_on_stock
+@passes_on_stock
 def test_an_island_of_float32(tpu_hlo, topology, precision):
-    """Not more cycles or bytes than with float32 copies; at the highest precision far fewer cycles."""
+    """Not more cycles or bytes than with float32 copies; this compiler sees through them."""
     stock, ours = (tpu_hlo(step(wide), topology) for wide in (by_stock, widened))
     assert ours.estimated_cycles <= stock.estimated_cycles
     assert ours.memory["temp"] <= stock.memory["temp"]
-    if precision == "highest":
-        assert ours.estimated_cycles < 0.7 * stock.estimated_cycles
 
 
 @fails_on_stock
-def test_a_product_takes_bfloat16(tpu_hlo, expect_tpu, topology):
-    """No convert of an operand, and none of a rounded product."""
+def test_the_program_takes_bfloat16(tpu_compiler, topology):
+    """What the compiler is given has no convert, and what it makes of it none either."""
     x, w = data(256, 512), data(128, 512)
-    program = tpu_hlo(linear(x.float(), w.float()), topology)
-    assert program.converts == []
-    expect_tpu(program.text)
+    program, partitions = program_of([linear(x.float(), w.float())])
+    assert b"convert" not in program
+    converts = parse_hlo(tpu_compiler.compile(program, topology, partitions).hlo).converts()
+    assert converts == []

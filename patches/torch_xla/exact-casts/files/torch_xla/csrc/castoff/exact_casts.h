@@ -12,8 +12,8 @@ namespace castoff {
 // not say so.
 lazy_ir::ElementType widened_from(const at::Tensor& tensor);
 
-// A tensor that was widened from `narrow`, as it was before, with the views since then; an undefined
-// one if there is more on its IR than casts and views.
+// A tensor that was widened from `narrow`, as it was before, with the views since then; an
+// undefined one if there is more on its IR than casts and views.
 at::Tensor before_widening(const at::Tensor& tensor, at::ScalarType narrow);
 
 }  // namespace castoff

@@ -119,8 +119,8 @@ class ExactProduct final : public OverrideKernel {
 // ---- einsum
 
 // torch_xla computes an einsum of two operands by a node of its own, whose result has their dtype.
-// torch's own formula is permutations, reshapes and bmm, whose kernel is above. Under SPMD a reshape
-// may cost more than casts: sharded dimensions that it merges are gathered.
+// torch's own formula is permutations, reshapes and bmm, whose kernel is above. Under SPMD a
+// reshape may cost more than casts: sharded dimensions that it merges are gathered.
 class ExactEinsum final : public OverrideKernel {
  public:
   using OverrideKernel::OverrideKernel;
