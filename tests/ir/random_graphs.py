@@ -38,6 +38,8 @@ VALUES = [
     "{a}.expand(2, *{a}.shape) + {b}",
     "({a} @ {b}).clamp(-9, 9)",
     "({a} @ {b}).clamp(-9, 9)",
+    "({a}.bfloat16().float() @ {b}.bfloat16().float()).clamp(-9, 9)",
+    "({a}.half().float().t() @ {b}.half()[:2].float()).clamp(-9, 9)",
     "{a}.sum(0)",
     "{a}.sum(-1, keepdim=True)",
     "{a}.cumsum(0).clamp(-9, 9)",

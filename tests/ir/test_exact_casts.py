@@ -445,7 +445,7 @@ def test_other_builds_are_refused(tmp_path):
     """A library with another build id: stock behaviour, one warning, for both topics that read IR."""
     output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ROUND_TRIP)
     assert "xla::cast" in output
-    assert output.count("exact-casts and native-mul are off") == 1
+    assert output.count("exact-casts and the topics that need it are off") == 1
     assert "found one with build id 00000" in output
 
 
@@ -454,7 +454,7 @@ def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
     twice = ROUND_TRIP + "x.float().to(torch.bfloat16)\n"
     output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", "-c", twice)
-    assert output.count("exact-casts and native-mul are off") == 1
+    assert output.count("exact-casts and the topics that need it are off") == 1
 
 
 SPMD = """

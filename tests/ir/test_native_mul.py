@@ -604,7 +604,7 @@ def test_disabled():
 def test_other_builds_are_refused(tmp_path):
     output = run_with_another_xlac(tmp_path, build_id(), bytes(20), "-c", ASK_FOR_IT)
     assert "xla::cast" in output
-    assert output.count("exact-casts and native-mul are off") == 1
+    assert output.count("exact-casts and the topics that need it are off") == 1
     assert output.count("native_mul has no effect") == 1
 
 
@@ -613,7 +613,7 @@ def test_other_builds_are_refused(tmp_path):
 def test_a_failing_self_test_leaves_stock_behaviour(tmp_path):
     """A library whose nodes print other text than their memory says, as one of another layout would."""
     output = run_with_another_xlac(tmp_path, b", xla_shape=\0", b", xla_sharp=\0", "-c", ASK_FOR_IT + "x * x\n")
-    assert output.count("exact-casts and native-mul are off") == 1
+    assert output.count("exact-casts and the topics that need it are off") == 1
 
 
 SPMD = """

@@ -12,6 +12,9 @@ from . import _castoff
 
 __all__ = ["supported"]
 
+#: The topics that read IR, as far as this build has them.
+_TOPICS = tuple(topic for topic in ("exact-casts", "exact-dots", "native-mul") if topic in _castoff.TOPICS)
+
 
 @functools.cache
 def supported() -> bool:
@@ -21,8 +24,8 @@ def supported() -> bool:
     reason = refusal()
     if reason is not None:
         warnings.warn(
-            f"castoff: exact-casts and native-mul are off, everything else works: {reason.decode()}. Install "
-            "that wheel, or set CASTOFF_DISABLE=exact-casts,native-mul to be spared this warning.",
+            f"castoff: exact-casts and the topics that need it are off, everything else works: {reason.decode()}. "
+            f"Install that wheel, or set CASTOFF_DISABLE={','.join(_TOPICS)} to be spared this warning.",
             stacklevel=2,
         )
     return reason is None

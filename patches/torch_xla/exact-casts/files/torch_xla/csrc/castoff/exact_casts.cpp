@@ -6,6 +6,8 @@
 // and the outer cast leads back to x's type, it becomes views(x). IR is never changed, only made
 // anew, so that what was written in place meanwhile stands between the casts as a node of its own.
 
+#include "torch_xla/csrc/castoff/exact_casts.h"
+
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <array>
@@ -216,6 +218,11 @@ void fold(const at::Tensor& out) {
   if (value) data->ir_value = std::move(value);
 }
 
+// Whether a value is what a cast has just made of the other one.
+bool is_cast_of(const Value& value, const Value& source) {
+  return is_cast(value) && value.node->operand(0) == Output(source);
+}
+
 // ---- the kernels
 
 class FoldAfter final : public OverrideKernel {
@@ -246,6 +253,35 @@ void install() {
 }
 
 }  // namespace
+
+ElementType widened_from(const at::Tensor& tensor) {
+  const lazy_ir::Data* data = lazy_ir::data_of(tensor);
+  if (data == nullptr || !data->ir_value) return ElementType::kUnknown;
+  Output output = data->ir_value;
+  for (size_t i = 0; i < kMostViews && output.node->operands().size() == 1; ++i) {
+    const Output& source = output.node->operand(0);
+    if (is_cast(output)) {
+      if (!lazy_ir::ready(tensor)) return ElementType::kUnknown;
+      const ElementType narrow = lazy_ir::element_type(source);
+      return is_exact_widening(narrow, lazy_ir::element_type(output)) ? narrow
+                                                                      : ElementType::kUnknown;
+    }
+    if (!kinds().is_view(output.node->op())) return ElementType::kUnknown;
+    output = source;
+  }
+  return ElementType::kUnknown;
+}
+
+at::Tensor before_widening(const at::Tensor& tensor, at::ScalarType narrow) {
+  const Value wide = lazy_ir::data_of(tensor)->ir_value;
+  const at::Tensor out = cast(tensor, narrow);
+  const lazy_ir::Data* data = lazy_ir::data_of(out);
+  if (data == nullptr || !data->ir_value) return {};
+  // The cast's kernel has folded it already, unless exact-casts is off.
+  if (is_cast_of(data->ir_value, wide)) fold(out);
+  return is_cast_of(data->ir_value, wide) ? at::Tensor() : out;
+}
+
 }  // namespace castoff
 
 extern "C" {

@@ -327,8 +327,8 @@ State test(const at::Device& device) {
     State untested = State::kUntested;
     if (state.compare_exchange_strong(untested, State::kFailed)) {
       const auto* error = dynamic_cast<const c10::Error*>(&e);
-      TORCH_WARN("castoff: exact-casts and native-mul are off, as the IR of this torch_xla does ",
-                 "not read as in the builds that they were proven on: ",
+      TORCH_WARN("castoff: exact-casts and the topics that need it are off, as the IR of this ",
+                 "torch_xla does not read as in the builds that they were proven on: ",
                  error == nullptr ? e.what() : error->what_without_backtrace(),
                  ". Everything else works as in stock torch_xla.");
     }

@@ -1,0 +1,171 @@
+// Products of tensors that were exactly widened, as products of what these were before.
+//
+// Where the IR of both factors is views(cast(x)) with an exact cast from the same narrow type, the
+// kernels here multiply views(x) in one dot that accumulates and returns in the wide type. Each
+// product of two numbers is the same number, and so is what is summed. All other calls go to the
+// kernel that is overridden.
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add_ops.h>
+
+#include <optional>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/dot_general.h"
+#include "torch_xla/csrc/castoff/exact_casts.h"
+#include "torch_xla/csrc/castoff/kernels.h"
+
+namespace castoff {
+namespace {
+
+using at::IntArrayRef;
+using at::ScalarType;
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using lazy_ir::ElementType;
+using torch::jit::Stack;
+
+// The dtype that a factor was widened from, where a product may take it as it was.
+std::optional<ScalarType> narrow_dtype(const Tensor& t) {
+  const ScalarType wide = t.scalar_type();
+  if (wide != ScalarType::Float && wide != ScalarType::Int) return std::nullopt;
+  const ElementType narrow = widened_from(t);
+  if (wide == ScalarType::Int) {
+    return narrow == ElementType::kS8 ? std::optional(ScalarType::Char) : std::nullopt;
+  }
+  switch (narrow) {
+    case ElementType::kBF16:
+      return ScalarType::BFloat16;
+    case ElementType::kF16:
+      return ScalarType::Half;
+    default:
+      return std::nullopt;
+  }
+}
+
+// ---- matrix products
+
+// An operator of two factors: their ranks, what is summed over, and whether it adds to another.
+struct Product {
+  const char* name;
+  int64_t lhs_rank, rhs_rank, lhs_contracting, rhs_contracting, batch;
+  bool adds = false;
+};
+
+constexpr Product kProducts[] = {
+    {"aten::mm", 2, 2, 1, 0, 0},          {"aten::bmm", 3, 3, 2, 1, 1},
+    {"aten::mv", 2, 1, 1, 0, 0},          {"aten::dot", 1, 1, 0, 0, 0},
+    {"aten::addmm", 2, 2, 1, 0, 0, true}, {"aten::baddbmm", 3, 3, 2, 1, 1, true},
+};
+
+class ExactProduct final : public OverrideKernel {
+ public:
+  ExactProduct(const OperatorHandle& op, DispatchKey key, const Product& which)
+      : OverrideKernel(op, key), op_(which), arguments_(op.schema().arguments().size()) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const IValue* arguments = stack->data() + stack->size() - arguments_;
+    const Tensor &lhs = arguments[op_.adds].toTensor(), &rhs = arguments[op_.adds + 1].toTensor();
+    const auto dtype = narrow_dtype(lhs);
+    if (C10_LIKELY(!dtype) || narrow_dtype(rhs) != dtype || !have_sizes(lhs, rhs) ||
+        (op_.adds && !is_plain_sum(arguments, lhs, rhs))) {
+      return call_overridden(op, keys, stack);
+    }
+    const Tensor result = product(arguments, lhs, rhs, *dtype);
+    if (!result.defined()) return call_overridden(op, keys, stack);
+    torch::jit::drop(*stack, arguments_);
+    stack->emplace_back(result);
+  }
+
+ private:
+  // Whether the factors go together: what does not, the overridden kernel refuses.
+  bool have_sizes(const Tensor& lhs, const Tensor& rhs) const {
+    return lhs.dim() == op_.lhs_rank && rhs.dim() == op_.rhs_rank &&
+           lhs.size(op_.lhs_contracting) == rhs.size(op_.rhs_contracting) &&
+           (op_.batch == 0 || lhs.size(0) == rhs.size(0)) && lhs.numel() > 0 && rhs.numel() > 0;
+  }
+
+  // Whether the addend is added as it is, in the product's dtype.
+  bool is_plain_sum(const IValue* arguments, const Tensor& lhs, const Tensor& rhs) const {
+    const Tensor& addend = arguments[0].toTensor();
+    std::vector<int64_t> sizes = lhs.sizes().vec();
+    sizes.back() = rhs.size(-1);
+    return addend.scalar_type() == lhs.scalar_type() && lazy_ir::data_of(addend) != nullptr &&
+           arguments[3].toScalar().equal(1) && arguments[4].toScalar().equal(1) &&
+           at::is_expandable_to(addend.sizes(), sizes);
+  }
+
+  Tensor product(const IValue* arguments, const Tensor& lhs, const Tensor& rhs,
+                 ScalarType dtype) const {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const Tensor a = before_widening(lhs, dtype);
+    const Tensor b = a.defined() ? before_widening(rhs, dtype) : Tensor();
+    if (!b.defined()) return {};
+    const int64_t batch[] = {0};
+    const Tensor dot = dot_general(a, b, {op_.lhs_contracting}, {op_.rhs_contracting},
+                                   IntArrayRef(batch, op_.batch), lhs.scalar_type());
+    return op_.adds ? at::_ops::add_Tensor::redispatch(kXla, dot, arguments[0].toTensor(), 1) : dot;
+  }
+
+  const Product& op_;
+  const size_t arguments_;
+};
+
+// ---- einsum
+
+// torch_xla computes an einsum of two operands by a node of its own, whose result has their dtype.
+// torch's own formula is permutations, reshapes and bmm, whose kernel is above. Under SPMD a
+// reshape may cost more than casts: sharded dimensions that it merges are gathered.
+class ExactEinsum final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const IValue& operands = *(stack->end() - 2);  // equation, tensors, path
+    const auto tensors = operands.toTensorVector();
+    const auto dtype = tensors.size() == 2 ? narrow_dtype_of_wrapped(tensors[0]) : std::nullopt;
+    if (C10_LIKELY(!dtype) || narrow_dtype_of_wrapped(tensors[1]) != dtype) {
+      return call_overridden(op, keys, stack);
+    }
+    // Where torch keeps its composite kernel: the keys of the operands are not looked at.
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::AutogradCPU), stack);
+  }
+
+ private:
+  static std::optional<ScalarType> narrow_dtype_of_wrapped(const Tensor& t) {
+    namespace functional = at::functionalization::impl;
+    Tensor bare = t;
+    if (functional::isFunctionalTensor(t)) {
+      functional::sync(t);
+      bare = functional::from_functional_tensor(t);
+    }
+    const lazy_ir::Data* data = lazy_ir::data_of(bare);
+    if (data == nullptr || lazy_ir::is_spmd(*data)) return std::nullopt;
+    return narrow_dtype(bare);
+  }
+};
+
+// ---- registration
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
+  for (const Product& product : kProducts) {
+    override_kernel<ExactProduct>(xla, DispatchKey::XLA, product.name, "", product);
+  }
+  torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
+  override_kernel<ExactEinsum>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_exact_dots_install() {
+  return castoff::put_in_place(castoff::install);
+}

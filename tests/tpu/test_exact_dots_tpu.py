@@ -1,0 +1,60 @@
+"""exact-dots, as the TPU compiler sees its programs."""
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.backends
+from device_data import data
+from torch.nn.functional import linear
+
+from castoff.formats.xla_text import parse_hlo
+from castoff.tpu.trace import program_of
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+bf16, f32 = torch.bfloat16, torch.float32
+ROWS, INNER, COLUMNS = 512, 256, 384
+
+
+@pytest.fixture(params=["default", "highest"])
+def precision(request):
+    """The precision of matrix products, for one test."""
+    outer = torch_xla._XLAC._xla_get_mat_mul_precision()
+    torch_xla.backends.set_mat_mul_precision(request.param)
+    yield request.param
+    torch_xla.backends.set_mat_mul_precision(outer)
+
+
+def widened(t):
+    return t.float()
+
+
+def by_stock(t):
+    """The same where exact-dots does not see it: an addition of nothing, which the compiler removes."""
+    return t.float().add(0)
+
+
+def step(wide):
+    """An island of float32 in a bfloat16 program: its result and both gradients, pending."""
+    x, w = data(ROWS, INNER).requires_grad_(), data(COLUMNS, INNER).requires_grad_()
+    y = linear(wide(x), wide(w)).to(bf16)
+    y.backward(data(ROWS, COLUMNS))
+    return [y, x.grad, w.grad]
+
+
+@passes_on_stock
+def test_an_island_of_float32(tpu_hlo, topology, precision):
+    """Not more cycles or bytes than with float32 copies; this compiler sees through them."""
+    stock, ours = (tpu_hlo(step(wide), topology) for wide in (by_stock, widened))
+    assert ours.estimated_cycles <= stock.estimated_cycles
+    assert ours.memory["temp"] <= stock.memory["temp"]
+
+
+@fails_on_stock
+def test_the_program_takes_bfloat16(tpu_compiler, topology):
+    """What the compiler is given has no convert, and what it makes of it none either."""
+    x, w = data(256, 512), data(128, 512)
+    program, partitions = program_of([linear(x.float(), w.float())])
+    assert b"convert" not in program
+    converts = parse_hlo(tpu_compiler.compile(program, topology, partitions).hlo).converts()
+    assert converts == []
