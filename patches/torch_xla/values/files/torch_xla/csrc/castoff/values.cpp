@@ -5,20 +5,24 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/interpolation.h"
+#include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
@@ -68,6 +72,29 @@ void norm(Call& call) {
   call.answer(p > 0 ? magnitude.amax(dims, keep) : magnitude.amin(dims, keep));
 }
 
+// grad_output, self. At -3 and 3, too.
+void hardswish_backward(Call& call) {
+  const Below below;
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  const Tensor grad = widened(call.tensor(0)), self = widened(call.tensor(1));
+  const Tensor slope = at::where(self <= -3, 0.0, at::where(self < 3, self / 3 + 0.5, 1.0));
+  call.answer((grad * slope).to(dtype));
+}
+
+// grad_output, self, buffer: the sigmoid of -self, exact where it is small.
+void log_sigmoid_backward(Call& call) {
+  const Below below;
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  const Tensor grad = widened(call.tensor(0)), self = widened(call.tensor(1));
+  call.answer((grad / (self.exp() + 1)).to(dtype));
+}
+
+// self, p: the order 0 counts the elements that differ.
+void count_differences(Call& call) {
+  if (C10_LIKELY(call[1].toDouble() != 0)) return call.proceed();
+  call.on_the_cpu();
+}
+
 // tensors, dim, num_chunks. torch's own kernel writes to a view of the padded tensor, which is a
 // copy below functionalization.
 void chunk_cat(Call& call) {
@@ -102,7 +129,8 @@ void cummax(Call& call) {
   const Tensor self = call.tensor(0);
   const int64_t dim = at::maybe_wrap_dim(call[1].toInt(), self.dim());
   call.proceed();
-  if (self.dim() == 0 || self.numel() == 0) return;
+  thread_local bool is_of_positions = false;  // the call below
+  if (is_of_positions || self.dim() == 0 || self.numel() == 0) return;
   const Below below;
   const Tensor& values = call.result().toTensor();
   std::vector<int64_t> shape(self.dim(), 1);
@@ -112,6 +140,8 @@ void cummax(Call& call) {
   Tensor is_largest = self == values;
   if (!is_integral(self)) is_largest = is_largest.logical_or(self.isnan());
   const Tensor reached = at::where(is_largest, position.expand_as(self), 0);
+  is_of_positions = true;
+  const auto leave = c10::make_scope_exit([] { is_of_positions = false; });
   call.result(1) = std::get<0>(reached.cummax(dim));
 }
 
@@ -123,57 +153,88 @@ void clone_if_empty(Call& call) {
   call.answer(at::clone(call.tensor(0)));
 }
 
-// Argument `input` has no elements.
-template <size_t input>
 void on_the_cpu_if_empty(Call& call) {
-  if (C10_LIKELY(call.tensor(input).numel() > 0)) return call.proceed();
+  if (C10_LIKELY(call.tensor(0).numel() > 0)) return call.proceed();
   call.on_the_cpu();
+}
+
+Tensor with_batch(const Tensor& t) {
+  return t.dim() > 0 ? t : t.view({1});
+}
+
+// self, target, …: also of one row of scores and one class.
+void nll_loss(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (self.numel() == 0) return call.on_the_cpu();
+  if (C10_LIKELY(self.dim() != 1)) return call.proceed();
+  const Below below;
+  call[0] = self.unsqueeze(0);
+  call[1] = with_batch(call.tensor(1));
+  call.proceed();
+  call.result() = call.result().toTensor().view(at::IntArrayRef());
+}
+
+// grad_output, self, target, …
+void nll_loss_backward(Call& call) {
+  const Tensor self = call.tensor(1);
+  if (self.numel() == 0) return call.on_the_cpu();
+  if (C10_LIKELY(self.dim() != 1)) return call.proceed();
+  const Below below;
+  constexpr size_t kReduction = 4;
+  if (call[kReduction].toInt() == at::Reduction::None) call[0] = with_batch(call.tensor(0));
+  call[1] = self.unsqueeze(0);
+  call[2] = with_batch(call.tensor(2));
+  call.proceed();
+  call.result() = call.result().toTensor().squeeze(0);
+}
+
+// ---- matrices
+
+// The determinant's factors, without which it has no gradient: torch_xla has none of them.
+thread_local bool wants_factors = false;
+
+// Above autograd.
+void slogdet_with_gradients(Call& call) {
+  const bool outer = wants_factors;
+  const auto leave = c10::make_scope_exit([outer] { wants_factors = outer; });
+  wants_factors = c10::GradMode::is_enabled() && call.tensor(0).requires_grad();
+  call.proceed();
+}
+
+void slogdet(Call& call) {
+  if (wants_factors || call.tensor(0).numel() == 0) return call.on_the_cpu();
+  call.proceed();
+}
+
+// torch_xla decomposes the first of a batch's dimensions with the second, and fails where there is
+// nothing to decompose.
+void svd(Call& call) {
+  if (C10_LIKELY(call.tensor(0).dim() == 2 && call.tensor(0).numel() > 0)) return call.proceed();
+  call.on_the_cpu();
+}
+
+// The inverse, and a number for each matrix.
+void inverse(Call& call) {
+  const Tensor self = call.tensor(0);
+  call.proceed();
+  const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
+  if (call.result(1).toTensor().sizes() == batch) return;
+  const Below below;
+  call.result(1) = at::zeros(batch, self.options().dtype(ScalarType::Int));
 }
 
 // ---- refused arguments
 
-// Two operands of which the first has not the shape of the result.
-void broadcast_first(Call& call) {
-  const Tensor &self = call.tensor(0), &other = call.tensor(1);
+// Two operands: torch_xla gives the shape of the first, and takes none of another rank.
+void broadcast(Call& call) {
+  const Tensor self = call.tensor(0), other = call.tensor(1);
   if (C10_LIKELY(self.sizes() == other.sizes())) return call.proceed();
   const auto shape = at::infer_size(self.sizes(), other.sizes());
-  if (self.sizes() == at::IntArrayRef(shape)) return call.proceed();
+  if (self.dim() == other.dim() && self.sizes() == at::IntArrayRef(shape)) return call.proceed();
   const Below below;
   call[0] = self.expand(shape);
+  call[1] = other.expand(shape);
   call.proceed();
-}
-
-bool any_negative(const std::vector<int64_t>& values) {
-  return std::any_of(values.begin(), values.end(), [](int64_t value) { return value < 0; });
-}
-
-// The numbers of a padding that are below 0, or those that are not; the others as 0.
-std::vector<int64_t> part(std::vector<int64_t> padding, bool negative, int64_t sign = 1) {
-  for (int64_t& value : padding) value = (value < 0) == negative ? sign * value : 0;
-  return padding;
-}
-
-// self, padding: what is negative is cut off first.
-void replication_pad(Call& call) {
-  if (!call[1].isIntList()) return call.proceed();
-  const auto padding = call[1].toIntVector();
-  if (C10_LIKELY(!any_negative(padding))) return call.proceed();
-  const Below below;
-  call[0] = at::constant_pad_nd(call.tensor(0), part(padding, true), 0);
-  call[1] = part(padding, false);
-  call.proceed();
-}
-
-// grad_output, self, padding
-void replication_pad_backward(Call& call) {
-  if (!call[2].isIntList()) return call.proceed();
-  const auto padding = call[2].toIntVector();
-  if (C10_LIKELY(!any_negative(padding))) return call.proceed();
-  const Below below;
-  call[1] = at::constant_pad_nd(call.tensor(1), part(padding, true), 0);
-  call[2] = part(padding, false);
-  call.proceed();
-  call.result() = at::constant_pad_nd(call.result().toTensor(), part(padding, true, -1), 0);
 }
 
 void of_integers(Call& call) {
@@ -276,6 +337,8 @@ void compute_wide_with_gradients(Call& call) {
 
 void mend_values(torch::Library& xla) {
   remedy(xla, elu_backward, {{"aten::elu_backward", ""}});
+  remedy(xla, hardswish_backward, {{"aten::hardswish_backward", ""}});
+  remedy(xla, log_sigmoid_backward, {{"aten::log_sigmoid_backward", ""}});
   remedy(xla, norm<-1, -1, -1>, {{"aten::norm", "Scalar"}});
   remedy(xla, norm<-1, -1, 2>, {{"aten::norm", "ScalarOpt_dtype"}});
   remedy(xla, norm<2, 3, -1>, {{"aten::norm", "ScalarOpt_dim"}});
@@ -288,23 +351,17 @@ void mend_values(torch::Library& xla) {
 
 void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, clone_if_empty, {{"aten::roll", ""}});
-  remedy(xla, on_the_cpu_if_empty<0>,
-         {{"aten::nll_loss_forward", ""}, {"aten::nll_loss2d_forward", ""}});
-  remedy(xla, on_the_cpu_if_empty<1>,
+  remedy(xla, on_the_cpu_if_empty, {{"aten::cumprod", ""}});
+  remedy(xla, nll_loss, {{"aten::nll_loss_forward", ""}, {"aten::nll_loss2d_forward", ""}});
+  remedy(xla, nll_loss_backward,
          {{"aten::nll_loss_backward", ""}, {"aten::nll_loss2d_backward", ""}});
-  remedy(xla, broadcast_first, {{"aten::clamp_max", "Tensor"}, {"aten::clamp_min", "Tensor"}});
-  remedy(xla, replication_pad,
-         {
-             {"aten::replication_pad1d", ""},
-             {"aten::replication_pad2d", ""},
-             {"aten::replication_pad3d", ""},
-         });
-  remedy(xla, replication_pad_backward,
-         {
-             {"aten::replication_pad1d_backward", ""},
-             {"aten::replication_pad2d_backward", ""},
-             {"aten::replication_pad3d_backward", ""},
-         });
+  remedy(xla, count_differences, {{"aten::_pdist_forward", ""}});
+  remedy(xla, slogdet, {{"aten::_linalg_slogdet", ""}});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::_linalg_slogdet", "",
+                            Remedy{slogdet_with_gradients});
+  remedy(xla, svd, {{"aten::_linalg_svd", ""}});
+  remedy(xla, inverse, {{"aten::linalg_inv_ex", ""}});
+  remedy(xla, broadcast, {{"aten::clamp_max", "Tensor"}, {"aten::clamp_min", "Tensor"}});
   remedy(xla, of_integers,
          {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::tensor_split",
@@ -315,10 +372,8 @@ void mend_steps(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, compute_wide,
          {
              {"aten::floor_divide", ""},
-             {"aten::hardswish_backward", ""},
              {"aten::lerp", "Scalar"},
              {"aten::lerp", "Tensor"},
-             {"aten::log_sigmoid_backward", ""},
          });
   remedy(xla, divide_wide<2>, {{"aten::div", "Tensor_mode"}});
   remedy(xla, compute_float16_wide,
@@ -348,7 +403,7 @@ void install() {
   mend_values(xla);
   mend_refusals(xla, autograd);
   mend_steps(xla, autograd);
-  mend_interpolation(xla);
+  mend_resampling(xla);
 }
 
 }  // namespace
