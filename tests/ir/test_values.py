@@ -64,6 +64,25 @@ def test_ir_of_the_gradient_of_elu():
     assert_expected_inline(
         ir(grad),
         """\
+%0 = f32[] prim::Constant()
+%1 = f32[] aten::expand(%0)
+%2 = f32[2,3] aten::expand(%1)
+%3 = f32[] prim::Constant()
+%4 = f32[] prim::Constant()
+%5 = f32[2,3] xla::device_data()
+%6 = f32[2,3] aten::mul(%5, %4)
+%7 = f32[2,3] aten::exp(%6)
+%8 = f32[2,3] aten::mul(%7, %3)
+%9 = f32[2,3] aten::expand(%8)
+%10 = s64[] prim::Constant()
+%11 = pred[2,3] aten::le(%5, %10)
+%12 = pred[2,3] aten::expand(%11)
+%13 = f32[2,3] aten::where(%12, %9, %2)
+%14 = f32[] prim::Constant()
+%15 = f32[] aten::expand(%14)
+%16 = f32[2,3] aten::expand(%15)
+%17 = f32[2,3] aten::mul(%16, %13)
+return %17
 """,
     )
 
@@ -151,8 +170,13 @@ def test_interpolation_by_a_scale(mode, dtype):
 
 @fails_on_stock
 def test_interpolation_of_bytes():
+    """torch's weights of bytes have 16 bits, so that some results are another byte, next to it."""
     image = IMAGE.mul(20).abs().to(torch.uint8)
-    assert_same([*interpolations("bilinear"), *interpolations("nearest")], image)
+    assert_same(interpolations("nearest"), image)
+    assert_same([lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")], image)
+    for function in interpolations("bilinear"):
+        found, expected = function(image.to(DEVICE)).cpu().int(), function(image).int()
+        assert (found - expected).abs().max() <= 1
 
 
 def test_interpolation_by_sizes():
@@ -168,6 +192,11 @@ def test_ir_of_interpolation_by_sizes_is_stocks():
     assert_expected_inline(
         ir(*found, F.interpolate(x, size=(10, 14), mode="bilinear")),
         """\
+%0 = f32[2,3,5,7] xla::device_data()
+%1 = f32[2,3,9,4] aten::upsample_nearest2d(%0)
+%2 = f32[2,3,10,14] aten::upsample_nearest2d(%0)
+%3 = f32[2,3,10,14] aten::upsample_bilinear2d(%0)
+return %1, %2, %3
 """,
     )
 
@@ -175,13 +204,13 @@ def test_ir_of_interpolation_by_sizes_is_stocks():
 # ---- what ends the process on stock
 
 
-@ends_the_process_on_stock
+@ends_the_process_on_stock("2.9")
 def test_roll_of_an_empty_tensor():
     assert_same([lambda x: x.roll(1, 0)], data(0, 4))
     assert_same([lambda x: x.roll((1, 2), (0, 1))], data(4, 0))
 
 
-@ends_the_process_on_stock
+@ends_the_process_on_stock("2.9")
 @pytest.mark.parametrize("reduction", ("mean", "sum", "none"))
 def test_nll_loss_of_an_empty_batch_and_of_one_row(reduction):
     def loss(x):
@@ -203,7 +232,7 @@ def test_clamp_by_a_tensor_of_another_shape(shapes):
 
 @fails_on_stock
 def test_replication_padding_by_negative_numbers():
-    paddings = ((-1, 2), (2, -1), (-1, -1), (-5, 6), (1, -1, -2, 3))
+    paddings = ((-1, 2, 0, 0), (2, -1, 1, 0), (-5, 6, 0, 0), (1, -1, -2, 3))
     pads = [lambda x, p=p: F.pad(x, p, mode="replicate") for p in paddings]
     assert_same(pads, data(2, 3, 4, 5), gradients=True)
     assert_same(pads, data(2, 3, 4, 5).long())
@@ -304,6 +333,33 @@ def test_the_rest_is_as_in_stock():
     assert_expected_inline(
         ir(x.norm(3), x.clamp_min(x), x.lerp(x, 0.5), F.layer_norm(h, (3,)), h.sum(1), h.addcmul(h, h), x.roll(1, 0)),
         """\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[2,3] xla::device_data()
+%3 = f32[2,3] aten::abs(%2)
+%4 = f32[2,3] aten::pow(%3, %1)
+%5 = f32[] aten::sum(%4)
+%6 = f32[] aten::pow(%5, %0)
+%7 = f32[2,3] aten::clamp_min(%2, %2)
+%8 = f32[] xla::device_data()
+%9 = f32[2,3] aten::lerp(%2, %2, %8)
+%10 = bf16[] prim::Constant()
+%11 = bf16[2] aten::expand(%10)
+%12 = bf16[] prim::Constant()
+%13 = bf16[2] aten::expand(%12)
+%14 = bf16[] prim::Constant()
+%15 = bf16[2] aten::expand(%14)
+%16 = bf16[] prim::Constant()
+%17 = bf16[2] aten::expand(%16)
+%18 = bf16[2,3] xla::device_data()
+%19 = bf16[1,2,3] aten::view(%18)
+%20 = (bf16[1,2,3], bf16[2], bf16[2], bf16[2]) aten::native_batch_norm(%19, %17, %15, %13, %11)
+%21 = bf16[2,3] aten::view(%20.0)
+%22 = bf16[2] aten::sum(%18)
+%23 = s64[] prim::Constant()
+%24 = bf16[2,3] aten::addcmul(%18, %18, %18, %23)
+%25 = f32[2,3] aten::roll(%2)
+return %6, %7, %9, %21, %22, %24, %25
 """,
     )
 
