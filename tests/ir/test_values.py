@@ -225,7 +225,7 @@ def test_nll_loss_of_an_empty_batch_and_of_one_row(reduction):
 
 
 @fails_on_stock
-@pytest.mark.parametrize("shapes", (((3,), (2, 3)), ((2, 3), (3,)), ((1, 3), (2, 1)), ((), (4,))), ids=str)
+@pytest.mark.parametrize("shapes", (((3,), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 1, 3))), ids=str)
 def test_clamp_by_a_tensor_of_another_shape(shapes):
     assert_same((torch.clamp_min, torch.clamp_max), data(*shapes[0]), data(*shapes[1], seed=1))
 

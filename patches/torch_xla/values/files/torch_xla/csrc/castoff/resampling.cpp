@@ -124,8 +124,8 @@ std::vector<Sizes> sizes_of(Call& call, at::IntArrayRef input, size_t output, si
   if (!call[output].isIntList() || input.size() != 4) return sizes;
   const auto out = call[output].toIntVector();
   for (size_t i = 0; i < out.size(); ++i) {
-    const auto scale = call[scales + i].isNone() ? std::nullopt
-                                                 : std::optional(call[scales + i].toDouble());
+    const auto scale =
+        call[scales + i].isNone() ? std::nullopt : std::optional(call[scales + i].toDouble());
     sizes.push_back({input[kFirstSpatial + i], out[i], scale});
   }
   return sizes;

@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
 namespace castoff {
@@ -225,12 +225,13 @@ void inverse(Call& call) {
 
 // ---- refused arguments
 
-// Two operands: torch_xla gives the shape of the first, and takes none of another rank.
+// Two operands of different ranks, of which none is 0.
 void broadcast(Call& call) {
   const Tensor self = call.tensor(0), other = call.tensor(1);
-  if (C10_LIKELY(self.sizes() == other.sizes())) return call.proceed();
+  if (C10_LIKELY(self.dim() == other.dim() || self.dim() == 0 || other.dim() == 0)) {
+    return call.proceed();
+  }
   const auto shape = at::infer_size(self.sizes(), other.sizes());
-  if (self.dim() == other.dim() && self.sizes() == at::IntArrayRef(shape)) return call.proceed();
   const Below below;
   call[0] = self.expand(shape);
   call[1] = other.expand(shape);
