@@ -292,6 +292,7 @@ OF_FLOAT16 = {
     "addcmul": lambda x: x.addcmul(x.flip(0), x.flip(1), value=0.3),
     "log_softmax": lambda x: x.log_softmax(1),
     "sum": lambda x: x.sum(1),
+    "gelu": F.gelu,
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
     "layer_norm": lambda x: F.layer_norm(x, (64,)),
     "group_norm": lambda x: F.group_norm(x, 8),
@@ -309,8 +310,13 @@ def test_steps(dtype, functions):
 
 @fails_on_stock
 def test_gradients_of_float16():
-    names = ("log_softmax", "layer_norm", "group_norm", "conv")
+    names = ("log_softmax", "layer_norm", "group_norm", "gelu", "conv")
     assert exactness({name: OF_FLOAT16[name] for name in names}, f16, grad=True) == []
+
+
+def test_sum_of_float16_with_a_dtype():
+    x = X.half()
+    assert_same([lambda x: x.sum(dtype=f32), lambda x: x.sum(1, dtype=f32), lambda x: x.sum(dtype=bf16)], x)
 
 
 def test_running_statistics_of_float16():
@@ -331,7 +337,16 @@ def test_running_statistics_of_float16():
 def test_the_rest_is_as_in_stock():
     x, h = data(2, 3).to(DEVICE), data(2, 3, dtype=bf16).to(DEVICE)
     assert_expected_inline(
-        ir(x.norm(3), x.clamp_min(x), x.lerp(x, 0.5), F.layer_norm(h, (3,)), h.sum(1), h.addcmul(h, h), x.roll(1, 0)),
+        ir(
+            x.norm(3),
+            x.clamp_min(x),
+            x.lerp(x, 0.5),
+            F.layer_norm(h, (3,)),
+            h.sum(1),
+            h.addcmul(h, h),
+            F.gelu(h),
+            x.roll(1, 0),
+        ),
         """\
 %0 = f32[] prim::Constant()
 %1 = f32[] prim::Constant()
@@ -358,8 +373,9 @@ def test_the_rest_is_as_in_stock():
 %22 = bf16[2] aten::sum(%18)
 %23 = s64[] prim::Constant()
 %24 = bf16[2,3] aten::addcmul(%18, %18, %18, %23)
-%25 = f32[2,3] aten::roll(%2)
-return %6, %7, %9, %21, %22, %24, %25
+%25 = bf16[2,3] aten::gelu(%18)
+%26 = f32[2,3] aten::roll(%2)
+return %6, %7, %9, %21, %22, %24, %25, %26
 """,
     )
 

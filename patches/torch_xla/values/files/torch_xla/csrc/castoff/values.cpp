@@ -382,8 +382,10 @@ void mend_steps(torch::Library& xla, torch::Library& autograd) {
              {"aten::addcmul", ""},
              {"aten::convolution_backward_overrideable", ""},
              {"aten::convolution_overrideable", ""},
-             {"aten::sum", ""},
+             {"aten::gelu", ""},
+             {"aten::gelu_backward", ""},
          });
+  remedy(xla, sum<1>, {{"aten::sum", ""}});
   remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
   remedy(xla, log_softmax, {{"aten::_log_softmax", ""}});
   remedy(xla, log_softmax_backward, {{"aten::_log_softmax_backward_data", ""}});
