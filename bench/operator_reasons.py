@@ -47,7 +47,8 @@ REASONS = (
         "alias",
         "Views that are copies, or of other elements",
         "A tensor on XLA has no strides: `as_strided` of a view takes the elements of the view, where torch takes "
-        "those of the memory behind it, and what is a view on the CPU may be a copy.",
+        "those of the memory behind it. The parts of `unsafe_split` and `unsafe_chunk` are copies: torch asks that "
+        "nobody looks at the whole once a part is written to, and LSTM cells write to them.",
         kinds="alias",
     ),
     Reason(
@@ -106,7 +107,9 @@ REASONS = (
         "narrow",
         "Steps in bfloat16 and float16",
         "torch computes the operator, or the gradient, in float32 and rounds once; torch_xla rounds each of the steps "
-        "that it makes of it.",
+        "that it makes of it. castoff leaves in bfloat16 what would give models more casts (gelu, layer_norm, "
+        "group_norm, and the sums of a gradient over the dimensions that were broadcast), and what a division by "
+        "numbers below float32's normal ones gives on CPU-XLA.",
         dtypes="bf16 f16",
         kinds="value",
     ),

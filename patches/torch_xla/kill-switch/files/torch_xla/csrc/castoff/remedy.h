@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+#include <ATen/native/CPUFallback.h>
 
 #include <initializer_list>
 #include <utility>
@@ -32,6 +33,9 @@ class Call {
 
   // Lets the overridden kernel answer, with the arguments as they are now.
   void proceed() { overridden_.callBoxed(op_, keys_, &stack_); }
+
+  // Lets torch's CPU kernel answer, with copies of the arguments.
+  void on_the_cpu() { at::native::cpu_fallback(op_, &stack_); }
 
   // Answers in its stead, with as many results as the operator has.
   template <class... Results>

@@ -5,52 +5,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/wide.h"
 
 namespace castoff {
 namespace {
 
 using at::ScalarType;
-using at::Tensor;
-
-bool is_half_tensor(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && is_half(value.toTensor().scalar_type());
-}
-
-// Rounds the results of the answered call that are float32.
-void round(Call& call, ScalarType dtype) {
-  for (size_t i = 0; i < call.results(); ++i) {
-    if (!call.result(i).isTensor()) continue;
-    const Tensor& result = call.result(i).toTensor();
-    if (result.defined() && result.scalar_type() == ScalarType::Float) {
-      call.result(i) = cast(result, dtype);
-    }
-  }
-}
-
-void widen(Call& call) {
-  for (size_t i = 0; i < call.size(); ++i) {
-    if (is_half_tensor(call[i])) call[i] = cast(call.tensor(i), ScalarType::Float);
-  }
-}
-
-bool have_dtype(Call& call, ScalarType dtype) {
-  for (size_t i = 0; i < call.size(); ++i) {
-    if (call[i].isTensor() && call.tensor(i).defined() && call.tensor(i).scalar_type() != dtype) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Operands of one half dtype in float32, and the results in that dtype.
-void compute_wide(Call& call) {
-  if (C10_LIKELY(!is_half_tensor(call[0]))) return call.proceed();
-  const ScalarType dtype = call.tensor(0).scalar_type();
-  if (!have_dtype(call, dtype)) return call.proceed();
-  widen(call);
-  call.proceed();
-  round(call, dtype);
-}
 
 // ---- reductions with dtype=, which is argument `dtype`
 

@@ -1,0 +1,10 @@
+"""Operators whose values torch_xla gets wrong, or refuses: all of it is C++ (``values.cpp``, ``interpolation.cpp``)."""
+
+from . import _castoff
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Override torch_xla's kernels. Called once, by ``_castoff``."""
+    _castoff.install_kernels("values")

@@ -1,0 +1,391 @@
+"""Operators whose values torch_xla gets wrong, or whose arguments it refuses: patches/torch_xla/values."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+INF = float("inf")
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+ends_the_process_on_stock = pytest.mark.ends_the_process_on_stock
+
+
+def data(*shape, dtype=f32, seed=0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
+    return x.to(dtype)
+
+
+def gradient(function, x, device):
+    leaf = x.to(device).requires_grad_()
+    out = function(leaf)
+    weight = torch.linspace(0.25, 1.25, out.numel()).view(out.shape).to(out.dtype).to(device)
+    (grad,) = torch.autograd.grad(out, leaf, weight)
+    return grad
+
+
+def assert_same(functions, *cpu, gradients=False):
+    """Results of functions, and their gradients, are those of torch's CPU kernels; all are computed in one graph."""
+    found, expected = [], []
+    for function in functions:
+        expected.append(function(*cpu))
+        found.append(function(*(t.to(DEVICE) for t in cpu)))
+        if gradients:
+            expected.append(gradient(function, cpu[0], "cpu"))
+            found.append(gradient(function, cpu[0], DEVICE))
+    for f, e in zip(torch_xla._XLAC._xla_get_cpu_tensors([f.detach() for f in found]), expected, strict=True):
+        torch.testing.assert_close(f, e.detach(), equal_nan=True)
+
+
+# ---- wrong values
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, f16), ids=str)
+def test_exponential_units(dtype):
+    units = (F.elu, F.celu, lambda x: F.elu(x, 0.3), lambda x: F.celu(x, 0.3), lambda x: F.elu(x * 1, inplace=True))
+    assert_same(units, data(4, 8, dtype=dtype), gradients=True)
+
+
+@fails_on_stock
+def test_ir_of_the_gradient_of_elu():
+    x = data(2, 3).to(DEVICE).requires_grad_()
+    torch_xla.sync()
+    (grad,) = torch.autograd.grad(F.elu(x).sum(), x)
+    assert_expected_inline(
+        ir(grad),
+        """\
+%0 = f32[] prim::Constant()
+%1 = f32[] aten::expand(%0)
+%2 = f32[2,3] aten::expand(%1)
+%3 = f32[] prim::Constant()
+%4 = f32[] prim::Constant()
+%5 = f32[2,3] xla::device_data()
+%6 = f32[2,3] aten::mul(%5, %4)
+%7 = f32[2,3] aten::exp(%6)
+%8 = f32[2,3] aten::mul(%7, %3)
+%9 = f32[2,3] aten::expand(%8)
+%10 = s64[] prim::Constant()
+%11 = pred[2,3] aten::le(%5, %10)
+%12 = pred[2,3] aten::expand(%11)
+%13 = f32[2,3] aten::where(%12, %9, %2)
+%14 = f32[] prim::Constant()
+%15 = f32[] aten::expand(%14)
+%16 = f32[2,3] aten::expand(%15)
+%17 = f32[2,3] aten::mul(%16, %13)
+return %17
+""",
+    )
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, f16), ids=str)
+def test_gradients_of_hardswish_and_logsigmoid(dtype):
+    x = torch.cat([torch.tensor([-3.0, 3.0]), torch.linspace(-12, 12, 62)]).to(dtype)
+    assert_same((F.hardswish, F.logsigmoid), x, gradients=True)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16), ids=str)
+def test_norms_of_infinite_order(dtype):
+    norms = (
+        lambda x: x.norm(INF),
+        lambda x: x.norm(-INF, 1),
+        lambda x: torch.linalg.vector_norm(x, INF, dim=(0, 1), keepdim=True),
+        lambda x: torch.linalg.vector_norm(x, -INF, dim=0, dtype=f32),
+    )
+    assert_same(norms, data(4, 8, dtype=dtype), gradients=True)
+
+
+@passes_on_stock
+def test_norms_of_finite_order():
+    assert_same([lambda x, p=p: x.norm(p, 1) for p in (0, 1, 2, 3)], data(4, 8))
+
+
+@fails_on_stock
+def test_pdist_of_order_0():
+    assert_same([lambda x: torch.pdist(x, 0)], data(4, 3).round())
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, torch.int64, torch.bool), ids=str)
+def test_chunk_cat(dtype):
+    cats = (
+        lambda *t: torch._chunk_cat(t, 0, 2),
+        lambda *t: torch._chunk_cat([t[0], t[0]], -1, 3),
+        lambda *t: torch._chunk_cat(t, 0, 2, out=torch.empty(2, 21, dtype=dtype, device=t[0].device)),
+    )
+    assert_same(cats, *(data(*shape).mul(4).to(dtype) for shape in ((3, 4), (4, 2), (5, 3))))
+
+
+@fails_on_stock
+def test_chunk_cat_refuses():
+    with pytest.raises(RuntimeError, match="of one dtype"):
+        torch._chunk_cat([data(2).to(DEVICE), data(2, dtype=bf16).to(DEVICE)], 0, 2)
+    with pytest.raises(RuntimeError, match="at least 1"):
+        torch._chunk_cat([data(2).to(DEVICE)], 0, 0)
+
+
+@fails_on_stock
+def test_cummax_gives_the_last_of_equal_elements():
+    x = torch.tensor([[1, 1, 3, 2, 3], [0, 1, 1, 5, 1]])
+    both = [lambda x, dim=dim: torch.stack(x.cummax(dim)) for dim in (0, 1)]
+    assert_same(both, x)
+    assert_same([lambda x, dim=dim: x.float().cummax(dim).indices for dim in (0, 1)], x)
+
+
+@fails_on_stock
+def test_integers():
+    pools = (lambda x: F.avg_pool2d(x, 3), lambda x: F.avg_pool3d(x, 3))
+    assert_same(pools, data(2, 3, 8, 8).mul(9).long())
+    backward = torch.ops.aten.native_dropout_backward
+    assert_same([lambda x: backward(x, x > 0, 1.25)], data(4, 8).mul(9).int())
+    assert_same((torch.erfc, torch.erfinv), torch.tensor([-1, 0, 1]))
+
+
+# ---- interpolation
+
+IMAGE = data(2, 3, 5, 7)
+
+
+def interpolations(mode):
+    return [lambda x, f=f: F.interpolate(x, scale_factor=f, mode=mode) for f in (1.3, 0.7, (2.0, 1.7))]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16), ids=str)
+@pytest.mark.parametrize("mode", ("nearest", "bilinear"))
+def test_interpolation_by_a_scale(mode, dtype):
+    assert_same(interpolations(mode), IMAGE.to(dtype), gradients=True)
+
+
+@fails_on_stock
+def test_interpolation_of_bytes():
+    """torch's weights of bytes have 16 bits, so that some results are another byte, next to it."""
+    image = IMAGE.mul(20).abs().to(torch.uint8)
+    assert_same(interpolations("nearest"), image)
+    assert_same([lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")], image)
+    for function in interpolations("bilinear"):
+        found, expected = function(image.to(DEVICE)).cpu().int(), function(image).int()
+        assert (found - expected).abs().max() <= 1
+
+
+def test_interpolation_by_sizes():
+    sizes = [lambda x, s=s: F.interpolate(x, size=s, mode="bilinear") for s in ((9, 4), (10, 14), (3, 20))]
+    aligned = [lambda x: F.interpolate(x, scale_factor=1.3, mode="bilinear", align_corners=True)]
+    assert_same([*sizes, *aligned, lambda x: F.interpolate(x, size=(9, 4))], IMAGE)
+
+
+@passes_on_stock
+def test_ir_of_interpolation_by_sizes_is_stocks():
+    x = IMAGE.to(DEVICE)
+    found = [F.interpolate(x, size=(9, 4)), F.interpolate(x, scale_factor=2)]
+    assert_expected_inline(
+        ir(*found, F.interpolate(x, size=(10, 14), mode="bilinear")),
+        """\
+%0 = f32[2,3,5,7] xla::device_data()
+%1 = f32[2,3,9,4] aten::upsample_nearest2d(%0)
+%2 = f32[2,3,10,14] aten::upsample_nearest2d(%0)
+%3 = f32[2,3,10,14] aten::upsample_bilinear2d(%0)
+return %1, %2, %3
+""",
+    )
+
+
+# ---- what ends the process on stock
+
+
+@ends_the_process_on_stock("2.9")
+def test_roll_of_an_empty_tensor():
+    assert_same([lambda x: x.roll(1, 0)], data(0, 4))
+    assert_same([lambda x: x.roll((1, 2), (0, 1))], data(4, 0))
+
+
+@ends_the_process_on_stock("2.9")
+@pytest.mark.parametrize("reduction", ("mean", "sum", "none"))
+def test_nll_loss_of_an_empty_batch_and_of_one_row(reduction):
+    def loss(x):
+        target = torch.zeros(x.shape[:-1], dtype=torch.int64, device=x.device)
+        return F.nll_loss(x, target, reduction=reduction)
+
+    assert_same([loss], data(0, 4), gradients=True)
+    assert_same([loss], data(4), gradients=True)
+
+
+# ---- arguments that stock refuses
+
+
+@fails_on_stock
+@pytest.mark.parametrize("shapes", (((3,), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 1, 3))), ids=str)
+def test_clamp_by_a_tensor_of_another_shape(shapes):
+    assert_same((torch.clamp_min, torch.clamp_max), data(*shapes[0]), data(*shapes[1], seed=1))
+
+
+@fails_on_stock
+def test_replication_padding_by_negative_numbers():
+    paddings = ((-1, 2, 0, 0), (2, -1, 1, 0), (-5, 6, 0, 0), (1, -1, -2, 3))
+    pads = [lambda x, p=p: F.pad(x, p, mode="replicate") for p in paddings]
+    assert_same(pads, data(2, 3, 4, 5), gradients=True)
+    assert_same(pads, data(2, 3, 4, 5).long())
+
+
+@fails_on_stock
+def test_sections_in_a_tensor():
+    for sections in (torch.tensor([1, 3]), torch.tensor(2)):
+        assert_same([lambda x, s: torch.cat(torch.tensor_split(x, s)[1:])], data(4, 3), sections)
+
+
+@fails_on_stock
+def test_matrices():
+    batch = data(2, 3, 3) + 4 * torch.eye(3)
+    assert_same([torch.logdet, lambda x: torch.linalg.slogdet(x)[1]], batch, gradients=True)
+    of_one = (torch.linalg.svdvals, torch.linalg.pinv, lambda x: torch.linalg.norm(x, "nuc", (1, 2)))
+    assert_same([*of_one, lambda x: torch.linalg.inv_ex(x).info], batch)
+    assert_same([torch.logdet], data(0, 0))
+
+
+@fails_on_stock
+def test_cumulative_product_of_nothing():
+    assert_same([lambda x: x.cumprod(0)], data(0))
+
+
+# ---- computed in float32 and rounded once
+
+X = data(32, 64)
+
+
+def exactness(functions, dtype, grad=False):
+    """The names of functions whose mean error is more than 1.5 times that of torch's CPU kernels."""
+
+    def run(function, x, device):
+        return gradient(function, x, device) if grad else function(x.to(device))
+
+    names, x = list(functions), X.to(dtype)
+    found = torch_xla._XLAC._xla_get_cpu_tensors([run(functions[name], x, DEVICE) for name in names])
+    worse = []
+    for name, f in zip(names, found, strict=True):
+        assert f.dtype == dtype
+        exact, cpu = run(functions[name], x.double(), "cpu"), run(functions[name], x, "cpu")
+        errors = [float((t.double() - exact).abs().sum() / exact.abs().sum()) for t in (f, cpu)]
+        if errors[0] > 1.5 * errors[1] + torch.finfo(dtype).eps / 40:
+            worse.append((name, *errors))
+    return worse
+
+
+STEPS = {
+    "lerp": lambda x: x.lerp(x.flip(0), 0.3),
+    "lerp by a tensor": lambda x: x.lerp(x.flip(0), x.flip(1)),
+    "floor": lambda x: torch.div(x * 8, x.flip(0), rounding_mode="floor"),
+    "floor_divide": lambda x: torch.floor_divide(x * 8, x.flip(0)),
+    "cosine": lambda x: F.cosine_similarity(x, x.flip(0)),
+}
+OF_FLOAT16 = {
+    "addcmul": lambda x: x.addcmul(x.flip(0), x.flip(1), value=0.3),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "sum": lambda x: x.sum(1),
+    "gelu": F.gelu,
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "layer_norm": lambda x: F.layer_norm(x, (64,)),
+    "group_norm": lambda x: F.group_norm(x, 8),
+    "conv": lambda x: F.conv1d(x.view(4, 8, 64), x.view(8, 8, 32)[..., :5]),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize(
+    ("dtype", "functions"), ((bf16, STEPS), (f16, {**STEPS, **OF_FLOAT16})), ids=("bfloat16", "float16")
+)
+def test_steps(dtype, functions):
+    assert exactness(functions, dtype) == []
+
+
+@fails_on_stock
+def test_gradients_of_float16():
+    names = ("log_softmax", "layer_norm", "group_norm", "gelu", "conv")
+    assert exactness({name: OF_FLOAT16[name] for name in names}, f16, grad=True) == []
+
+
+def test_sum_of_float16_with_a_dtype():
+    x = X.half()
+    assert_same([lambda x: x.sum(dtype=f32), lambda x: x.sum(1, dtype=f32), lambda x: x.sum(dtype=bf16)], x)
+
+
+def test_running_statistics_of_float16():
+    layer = torch.nn.BatchNorm1d(64).half()
+    results = []
+    for device in (DEVICE, "cpu"):
+        layer.reset_running_stats()
+        on = layer.to(device)
+        on(X.half().to(device))
+        results.append((on.running_mean.cpu(), on.running_var.cpu()))
+    torch.testing.assert_close(*results)
+
+
+# ---- what is as in stock
+
+
+@passes_on_stock
+def test_the_rest_is_as_in_stock():
+    x, h = data(2, 3).to(DEVICE), data(2, 3, dtype=bf16).to(DEVICE)
+    assert_expected_inline(
+        ir(
+            x.norm(3),
+            x.clamp_min(x),
+            x.lerp(x, 0.5),
+            F.layer_norm(h, (3,)),
+            h.sum(1),
+            h.addcmul(h, h),
+            F.gelu(h),
+            x.roll(1, 0),
+        ),
+        """\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[2,3] xla::device_data()
+%3 = f32[2,3] aten::abs(%2)
+%4 = f32[2,3] aten::pow(%3, %1)
+%5 = f32[] aten::sum(%4)
+%6 = f32[] aten::pow(%5, %0)
+%7 = f32[2,3] aten::clamp_min(%2, %2)
+%8 = f32[] xla::device_data()
+%9 = f32[2,3] aten::lerp(%2, %2, %8)
+%10 = bf16[] prim::Constant()
+%11 = bf16[2] aten::expand(%10)
+%12 = bf16[] prim::Constant()
+%13 = bf16[2] aten::expand(%12)
+%14 = bf16[] prim::Constant()
+%15 = bf16[2] aten::expand(%14)
+%16 = bf16[] prim::Constant()
+%17 = bf16[2] aten::expand(%16)
+%18 = bf16[2,3] xla::device_data()
+%19 = bf16[1,2,3] aten::view(%18)
+%20 = (bf16[1,2,3], bf16[2], bf16[2], bf16[2]) aten::native_batch_norm(%19, %17, %15, %13, %11)
+%21 = bf16[2,3] aten::view(%20.0)
+%22 = bf16[2] aten::sum(%18)
+%23 = s64[] prim::Constant()
+%24 = bf16[2,3] aten::addcmul(%18, %18, %18, %23)
+%25 = bf16[2,3] aten::gelu(%18)
+%26 = f32[2,3] aten::roll(%2)
+return %6, %7, %9, %21, %22, %24, %25, %26
+""",
+    )
+
+
+@fails_on_stock
+def test_compiled():
+    def program(x):
+        return x.norm(INF), F.interpolate(x[None, None], scale_factor=1.3), x.bfloat16().lerp(x.flip(0).bfloat16(), 0.3)
+
+    x = data(4, 6)
+    found = torch.compile(program, backend="openxla")(x.to(DEVICE))
+    for f, e in zip(found, program(x), strict=True):
+        torch.testing.assert_close(f.cpu(), e)
