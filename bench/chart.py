@@ -97,12 +97,20 @@ def draw_casts(axes: Any, theme: Theme, key: str, title: str) -> None:
     axes.margins(y=0.15)
 
 
+def layers() -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    """The figures of layers on TPUs by generation, layer and column."""
+    found: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
+    for layer, rows in json.loads((MEASURED / "tpu_models.json").read_text()).items():
+        for generation, row in rows.items():
+            found.setdefault(generation, {})[layer] = row
+    return found
+
+
 def draw_layers(axes: Any, theme: Theme, generation: str) -> None:
     """For each layer a bar for castoff, castoff opted in and JAX; stock is the line at 1."""
+    measured = layers()[generation]
     axes.set_title(f"Estimated cycles on {generation}", loc="left")
     axes.axhline(1, color=theme.bars[0], linewidth=2)
-    record = json.loads((MEASURED / "tpu_models.json").read_text())
-    measured = {layer: rows[generation] for layer, rows in record.items() if generation in rows}
     for at, (layer, row) in enumerate(measured.items()):
         for number, (column, color) in enumerate(zip(BESIDE_STOCK, (*theme.bars[1:], theme.jax), strict=True)):
             of_stock = row[column]["cycles"] / row["stock"]["cycles"]
@@ -126,8 +134,13 @@ def draw_gains(theme: Theme) -> Any:
 
 def draw_speed(theme: Theme) -> Any:
     """The chart of layers on TPUs."""
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True, layout="constrained")
-    for place, generation in zip(axes, ("v5e", "v5p", "v6e"), strict=True):
+    measured = layers()
+    generations = sorted(measured)
+    widths = [1 + len(measured[generation]) for generation in generations]
+    figure, axes = plt.subplots(
+        1, len(generations), figsize=(10, 3), sharey=True, width_ratios=widths, layout="constrained"
+    )
+    for place, generation in zip(axes, generations, strict=True):
         draw_layers(place, theme, generation)
     names = ["stock torch_xla = 1", "castoff, by default", "castoff, opted in", "JAX"]
     legend(figure, (*theme.bars, theme.jax), names)

@@ -134,7 +134,10 @@ def by_kernel(
 def jax_lowers_for_tpu() -> None:
     """Let jax.jit lower for a TPU that is not there: torch_xla calls it to lower the kernel."""
     import jax
+    from jax._src import xla_bridge
 
+    # The pin's libtpu reads no kernels of jax's newest format. With a TPU jax asks its libtpu for the version.
+    xla_bridge.FORCE_FORWARD_COMPAT_LOWERING_PLATFORMS.add("tpu")
     real = jax.jit
 
     class Lowered:

@@ -6,9 +6,10 @@ Llama, GPT-2, BERT, ViT and T5 and of one written by hand (bench/tpu_layers.py),
 cycles, temporary bytes, casts between float dtypes in the program, and converts that are left in the TPU's HLO. Beside
 one of them torch_xla's Pallas flash_attention, whose cycles the compiler does not estimate.
 
---write puts this into bench/measured/tpu_models.json and the table into docs/speed.md; bench/chart.py draws it. With
---layer or --generation it measures these and keeps the rest. What was compiled is kept, so a run that was stopped
-goes on where it was. --check traces every layer, compares the programs with the recorded ones, and compiles one.
+--write puts this into bench/measured/tpu_models.json, a table into docs/speed.md and a sentence into README.md;
+bench/chart.py draws it. With --layer or --generation it measures these and keeps the rest. What was compiled is kept,
+so a run that was stopped goes on where it was. --check traces every layer, compares the programs with the recorded
+ones, and compiles one.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ from castoff.tpu.client import Compiled, TpuCompiler  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_models.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
+README = ROOT / "README.md"
 BEGIN = "<!-- layers on TPUs: made by bench/tpu_models.py --write -->"
 END = "<!-- layers on TPUs: end -->"
 
 LAYERS = ("pre-norm", "Llama", "GPT-2", "BERT", "ViT", "T5")
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 COLUMNS = ("stock", "castoff", "opted in", "JAX")
-KERNEL = "flash_attention"  # a column of the layers in WITH_KERNEL
-WITH_KERNEL = ("pre-norm",)
+KERNEL = "flash_attention"  # one more column
+WITH_KERNEL = ("pre-norm", "v5e")  # of this layer and generation
 BESIDE = ("stock", "JAX")
 CHECKED = ("pre-norm", "v5e", "opted in")
 
@@ -122,8 +124,8 @@ def identity(program: str) -> int:
 def trace(pythons: Pythons, layers: Sequence[str]) -> Programs:
     """Each layer's StableHLO, of each column that it has."""
     jobs = {column: list(layers) for column in COLUMNS}
-    if kernel := [layer for layer in layers if layer in WITH_KERNEL]:
-        jobs[KERNEL] = kernel
+    if WITH_KERNEL[0] in layers:
+        jobs[KERNEL] = [WITH_KERNEL[0]]
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def read(column: str) -> Programs:
@@ -155,7 +157,12 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
 
 def measure(programs: Programs, generations: Sequence[str], compiler: Path, results: Path) -> Record:
     """Compile programs for generations, as many at a time as there are cores."""
-    jobs = [(layer, generation, column) for column, layer in programs for generation in generations]
+    jobs = [
+        (layer, generation, column)
+        for column, layer in programs
+        for generation in generations
+        if column != KERNEL or (layer, generation) == WITH_KERNEL
+    ]
     cores = os.cpu_count() or 1
     found: dict[tuple[str, str, str], Figures] = {}
     workers: queue.SimpleQueue[TpuCompiler] = queue.SimpleQueue()
@@ -200,9 +207,9 @@ def misses(record: Record) -> list[str]:
             place = f"{layer}, {generation}"
             for column, most in GOALS.get(layer, OTHERS).items():
                 if (of := row["opted in"]["cycles"] / row[column]["cycles"]) > most:
-                    found.append(f"{place}: opted in takes {of:.2f} of the cycles of {column}, the goal is {most:.2f}")
+                    found.append(f"{place}: opted in takes {of:.3f} of the cycles of {column}, the goal is {most:.2f}")
             found += [
-                f"{place}: {column} takes {of:.2f} of the {unit} of stock"
+                f"{place}: {column} takes {of:.3f} of the {unit} of stock"
                 for column in ("castoff", "opted in")
                 for unit in ("cycles", "temporary bytes")
                 if (of := row[column][unit] / row["stock"][unit]) > 1.001
@@ -236,6 +243,22 @@ def table(record: Record) -> str:
     return "\n".join([*lines, "", END])
 
 
+def sentence(record: Record) -> str:
+    """What the README says: the least and the most that castoff takes, opted in."""
+    parts = []
+    for generation in TOPOLOGIES:
+        rows = [rows[generation] for rows in record.values() if generation in rows]
+        if rows:
+            spans = [span([row["opted in"]["cycles"] / row[column]["cycles"] for row in rows]) for column in BESIDE]
+            parts.append(f"{generation} {spans[0]} of stock's cycles and {spans[1]} of JAX's")
+    return "\n".join([BEGIN, f"Opted in, a layer takes on {'; on '.join(parts)}.", END])
+
+
+def span(ratios: Sequence[float]) -> str:
+    least, most = (f"{of(ratios):.2f}" for of in (min, max))
+    return least if least == most else f"{least} to {most}"
+
+
 def merged(record: Record, others: Record) -> Record:
     """A record and what it does not have of another one, in the order of LAYERS and TOPOLOGIES."""
     rows = {layer: others.get(layer, {}) | record.get(layer, {}) for layer in LAYERS}
@@ -252,7 +275,7 @@ def other_programs(programs: Programs, recorded: Record) -> list[str]:
         f"{layer}, {generation}, {column}: another program, with {casts(program)} casts; recorded with {was['casts']}"
         for (column, layer), program in programs.items()
         for generation, row in recorded.get(layer, {}).items()
-        if (was := row[column])["program"] != identity(program)
+        if column in row and (was := row[column])["program"] != identity(program)
     ]
 
 
@@ -283,7 +306,7 @@ def main(
     results: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_RESULTS", help="`castoff tpu environment` prints it.")],
     layer: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(LAYERS)}. May be repeated.")] = None,
     generation: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}.")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Write bench/measured/ and docs/speed.md.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write bench/measured/, docs/speed.md and README.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
@@ -315,8 +338,9 @@ def main(
     if write:
         record = merged(record, recorded)
         MEASURED.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(text, BEGIN, END, table(record)), encoding="utf-8")
+        for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
     if json_output:
         print(json.dumps(record))
     else:

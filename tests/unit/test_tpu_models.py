@@ -45,15 +45,16 @@ def test_casts_in_a_function_count_for_each_call_and_those_of_bools_do_not(bench
 
 def test_what_is_recorded_is_complete(bench, record):
     assert set(record) <= set(bench.LAYERS)
-    assert set(record["pre-norm"]) == set(bench.TOPOLOGIES)
+    assert len(record["pre-norm"]) > 1
     for layer, rows in record.items():
         assert set(rows) <= set(bench.TOPOLOGIES)
         for row in rows.values():
-            assert set(row) == {*bench.COLUMNS, *([bench.KERNEL] if layer in bench.WITH_KERNEL else [])}
+            assert [column for column in row if column != bench.KERNEL] == list(bench.COLUMNS)
 
 
-def test_the_docs_have_the_table_of_what_was_measured(bench, record):
+def test_the_docs_and_the_readme_say_what_was_measured(bench, record):
     assert bench.table(record) in bench.DOCUMENT.read_text(encoding="utf-8")
+    assert bench.sentence(record) in bench.README.read_text(encoding="utf-8")
 
 
 def test_a_figure_or_a_program_that_is_not_the_recorded_one_is_named(bench, record):
