@@ -46,7 +46,7 @@ def test_casts_in_a_function_count_for_each_call_and_those_of_bools_do_not(bench
 def test_what_is_recorded_is_complete(bench, record):
     assert set(record) <= set(bench.LAYERS)
     assert len(record["pre-norm"]) > 1
-    for layer, rows in record.items():
+    for rows in record.values():
         assert set(rows) <= set(bench.TOPOLOGIES)
         for row in rows.values():
             assert [column for column in row if column != bench.KERNEL] == list(bench.COLUMNS)
