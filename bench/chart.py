@@ -1,11 +1,12 @@
-"""The README's chart, from the numbers in bench/measured/.
+"""The README's charts, from the numbers in bench/measured/.
 
     python bench/chart.py --write|--check
 
 Draws docs/images/gains-light.svg and gains-dark.svg: the error of a weight's gradient (measured by
 bench/wide_weight_grad.py), and the casts of a training step of five models and the bytes that they move (by
-bench/audit_models.py), with stock wheels, castoff's, and castoff's with what one opts into. --check exits with 1 if
-the files are others. Runs where bench/chart.lock is installed.
+bench/audit_models.py), with stock wheels, castoff's, and castoff's with what one opts into. Draws
+docs/images/layers-light.svg and layers-dark.svg: the estimated cycles of layers on TPUs, of stock's, and JAX's beside
+them (by bench/tpu_models.py). --check exits with 1 if the files are others. Runs where bench/chart.lock is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import io
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "bench" / "measured"
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = ("stock", "castoff", "opted in")
+BESIDE_STOCK = ("castoff", "opted in", "JAX")
 MODE = "bf16"
 
 
@@ -37,11 +40,12 @@ class Theme:
     text: str
     grid: str
     bars: tuple[str, str, str]  # of COLUMNS
+    jax: str
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00")),
-    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00")),
+    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00"), "#009e73"),
+    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00"), "#2bbf94"),
 }
 
 
@@ -93,8 +97,66 @@ def draw_casts(axes: Any, theme: Theme, key: str, title: str) -> None:
     axes.margins(y=0.15)
 
 
-def draw(theme: Theme) -> str:
-    """The chart as SVG, the same bytes each time."""
+def layers() -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    """The figures of layers on TPUs by generation, layer and column."""
+    found: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
+    for layer, rows in json.loads((MEASURED / "tpu_models.json").read_text()).items():
+        for generation, row in rows.items():
+            found.setdefault(generation, {})[layer] = row
+    return found
+
+
+def draw_layers(axes: Any, theme: Theme, generation: str) -> None:
+    """For each layer a bar for castoff, castoff opted in and JAX; stock is the line at 1."""
+    measured = layers()[generation]
+    axes.set_title(f"Estimated cycles on {generation}", loc="left")
+    axes.axhline(1, color=theme.bars[0], linewidth=2)
+    for at, (layer, row) in enumerate(measured.items()):
+        for number, (column, color) in enumerate(zip(BESIDE_STOCK, (*theme.bars[1:], theme.jax), strict=True)):
+            of_stock = row[column]["cycles"] / row["stock"]["cycles"]
+            place = at + (number - 1) * 0.28
+            axes.bar(place, of_stock, color=color, width=0.26)
+            label = axes.text(place, of_stock, f" {of_stock:.2f}", ha="center", va="bottom", rotation=90, fontsize=7)
+            label.set_gid(f"{generation}/{layer}/{column}")
+    axes.set_xticks(range(len(measured)), list(measured), fontsize=8)
+    axes.margins(y=0.15)
+
+
+def draw_gains(theme: Theme) -> Any:
+    """The chart of errors and casts."""
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.3), width_ratios=(1, 2, 2), layout="constrained")
+    draw_errors(axes[0], theme)
+    draw_casts(axes[1], theme, "casts", "Casts in a bfloat16 training step")
+    draw_casts(axes[2], theme, "bytes", "KiB that they move")
+    legend(figure, theme.bars, ["stock torch_xla", "castoff, by default", "castoff, opted in"])
+    return figure
+
+
+def draw_speed(theme: Theme) -> Any:
+    """The chart of layers on TPUs."""
+    measured = layers()
+    generations = sorted(measured)
+    widths = [1 + len(measured[generation]) for generation in generations]
+    figure, axes = plt.subplots(
+        1, len(generations), figsize=(10, 3), sharey=True, width_ratios=widths, layout="constrained"
+    )
+    for place, generation in zip(axes, generations, strict=True):
+        draw_layers(place, theme, generation)
+    names = ["stock torch_xla = 1", "castoff, by default", "castoff, opted in", "JAX"]
+    legend(figure, (*theme.bars, theme.jax), names)
+    return figure
+
+
+CHARTS: dict[str, Callable[[Theme], Any]] = {"gains": draw_gains, "layers": draw_speed}
+
+
+def legend(figure: Any, colors: tuple[str, ...], names: list[str]) -> None:
+    bars = [plt.Rectangle((0, 0), 1, 1, color=color) for color in colors]
+    figure.legend(bars, names, loc="outside lower center", ncols=len(names), frameon=False)
+
+
+def draw(chart: Callable[[Theme], Any], theme: Theme) -> str:
+    """A chart as SVG, the same bytes each time."""
     settings = {
         "svg.fonttype": "none",  # text stays text: readable by programs, and by our test
         "svg.hashsalt": "castoff",
@@ -112,13 +174,7 @@ def draw(theme: Theme) -> str:
         "axes.edgecolor": theme.grid,
     }
     with mpl.rc_context(settings):
-        figure, axes = plt.subplots(1, 3, figsize=(10, 3.3), width_ratios=(1, 2, 2), layout="constrained")
-        draw_errors(axes[0], theme)
-        draw_casts(axes[1], theme, "casts", "Casts in a bfloat16 training step")
-        draw_casts(axes[2], theme, "bytes", "KiB that they move")
-        bars = [plt.Rectangle((0, 0), 1, 1, color=color) for color in theme.bars]
-        names = ["stock torch_xla", "castoff, by default", "castoff, opted in"]
-        figure.legend(bars, names, loc="outside lower center", ncols=3, frameon=False)
+        figure = chart(theme)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": "bench/chart.py"})
         plt.close(figure)
@@ -126,18 +182,19 @@ def draw(theme: Theme) -> str:
 
 
 def main() -> None:
-    """Draw in each theme, and write or compare."""
+    """Draw each chart in each theme, and write or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true")
     action.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    for name, theme in THEMES.items():
-        path, text = IMAGES / f"gains-{name}.svg", draw(theme)
-        if options.write:
-            path.write_text(text)
-        elif path.read_text() != text:
-            sys.exit(f"{path.name} does not show bench/measured/: run bench/chart.py --write")
+    for chart, function in CHARTS.items():
+        for name, theme in THEMES.items():
+            path, text = IMAGES / f"{chart}-{name}.svg", draw(function, theme)
+            if options.write:
+                path.write_text(text)
+            elif path.read_text() != text:
+                sys.exit(f"{path.name} does not show bench/measured/: run bench/chart.py --write")
 
 
 if __name__ == "__main__":

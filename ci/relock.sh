@@ -7,7 +7,7 @@
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
 #   ci/sign.lock           what signs releases, from ci/sign.in
-#   bench/chart.lock       what the README's chart is drawn with, from bench/chart.in
+#   bench/chart.lock       what the README's charts are drawn with, from bench/chart.in
 #   docs/requirements.lock what the site is built with, from docs/requirements.in
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each
 #   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions

@@ -1,4 +1,4 @@
-"""The README's chart shows the measured numbers."""
+"""The README's charts show the measured numbers."""
 
 import json
 import re
@@ -9,6 +9,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT / "bench" / "measured"
+
+
+def layers() -> dict[str, str]:
+    """The same of the chart of layers."""
+    record = json.loads((MEASURED / "tpu_models.json").read_text())
+    return {
+        f"{generation}/{layer}/{column}": f"{row[column]['cycles'] / row['stock']['cycles']:.2f}"
+        for layer, rows in record.items()
+        for generation, row in rows.items()
+        for column in ("castoff", "opted in", "JAX")
+    }
 
 
 def shown() -> dict[str, str]:
@@ -28,21 +39,28 @@ def shown() -> dict[str, str]:
     return labels
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_chart_shows_what_was_measured(theme: str) -> None:
-    tree = ET.parse(ROOT / "docs" / "images" / f"gains-{theme}.svg")
-    drawn = {
-        group.get("id"): "".join(group.itertext()).strip()
+def drawn(name: str) -> dict[str, str]:
+    """Each label of a chart by its name in the drawing."""
+    tree = ET.parse(ROOT / "docs" / "images" / f"{name}.svg")
+    return {
+        group.get("id", ""): "".join(group.itertext()).strip()
         for group in tree.iter("{http://www.w3.org/2000/svg}g")
         if "/" in group.get("id", "")
     }
-    assert drawn == shown()
-    assert len(drawn) == 3 + 2 * 5 * 3
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_readme_has_the_chart(theme: str) -> None:
-    assert f"docs/images/gains-{theme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_charts_show_what_was_measured(theme: str) -> None:
+    assert drawn(f"gains-{theme}") == shown()
+    assert len(shown()) == 3 + 2 * 5 * 3
+    assert drawn(f"layers-{theme}") == layers()
+    assert layers()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("chart", ["gains", "layers"])
+def test_the_readme_has_the_charts(chart: str, theme: str) -> None:
+    assert f"docs/images/{chart}-{theme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_has_the_errors_of_each_pin() -> None:

@@ -1,0 +1,366 @@
+"""What transformer layers cost on TPUs by the TPU compiler: stock, castoff, castoff opted in, and JAX.
+
+Forward and backward of one bfloat16 layer (batch 4, 1,024 tokens, width 1,024, 16 heads, no dropout) of transformers'
+Llama, GPT-2, BERT, ViT and T5 and of one written by hand (bench/tpu_layers.py), and the same in JAX
+(bench/jax_layers.py), compiled for v5e, v5p and v6e by the pin's own libtpu; no TPU is needed. For each: estimated
+cycles, temporary bytes, casts between float dtypes in the program, and converts that are left in the TPU's HLO. Beside
+one of them torch_xla's Pallas flash_attention, whose cycles the compiler does not estimate.
+
+--write puts this into bench/measured/tpu_models.json, a table into docs/speed.md and a sentence into README.md;
+bench/chart.py draws it. With --layer or --generation it measures these and keeps the rest. What was compiled is kept,
+so a run that was stopped goes on where it was. --check traces every layer, compares the programs with the recorded
+ones, and compiles one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from before_after import replaced  # noqa: E402 - found by the line above
+
+from castoff.core.errors import CastoffError  # noqa: E402
+from castoff.formats.xla_text import parse_hlo  # noqa: E402
+from castoff.tpu.client import Compiled, TpuCompiler  # noqa: E402
+
+MEASURED = ROOT / "bench" / "measured" / "tpu_models.json"
+DOCUMENT = ROOT / "docs" / "speed.md"
+README = ROOT / "README.md"
+BEGIN = "<!-- layers on TPUs: made by bench/tpu_models.py --write -->"
+END = "<!-- layers on TPUs: end -->"
+
+LAYERS = ("pre-norm", "Llama", "GPT-2", "BERT", "ViT", "T5")
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+COLUMNS = ("stock", "castoff", "opted in", "JAX")
+KERNEL = "flash_attention"  # one more column
+WITH_KERNEL = ("pre-norm", "v5e")  # of this layer and generation
+BESIDE = ("stock", "JAX")
+CHECKED = ("pre-norm", "v5e", "opted in")
+
+# What the layer of the pin's own issue, and any other, is meant to take opted in: of stock's cycles, and of JAX's.
+GOALS = {"pre-norm": {"stock": 0.80, "JAX": 0.92}}
+OTHERS = {"stock": 1.0, "JAX": 1.0}
+
+FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
+_FUNCTION = re.compile(r"^  func\.func (?:public |private )?@(\w+)")
+_CONVERT = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx]*x)?(\w+)>\) -> tensor<(?:[\dx]*x)?(\w+)>")
+_CALL = re.compile(r"\bcall @(\w+)\(")
+
+Figures = dict[str, int]
+Row = dict[str, Figures]  # by column
+Record = dict[str, dict[str, Row]]  # by layer and generation
+Programs = dict[tuple[str, str], str]  # StableHLO by column and layer
+
+
+@dataclass(frozen=True)
+class Pythons:
+    """Of the three environments.
+
+    Attributes:
+        stock: With stock wheels and transformers.
+        patched: With patched wheels and transformers.
+        compiler: The TPU compiler's, which has jax.
+    """
+
+    stock: Path
+    patched: Path
+    compiler: Path
+
+
+def casts(program: str) -> int:
+    """Casts between float dtypes in StableHLO text; those of a function count for each call of it."""
+    counts: dict[str, int] = {}
+    calls: dict[str, list[str]] = {}
+    name = ""
+    for line in program.splitlines():
+        if (function := _FUNCTION.match(line)) is not None:
+            name = function[1]
+            counts[name], calls[name] = 0, []
+        elif (convert := _CONVERT.search(line)) is not None:
+            counts[name] += {convert[1], convert[2]} <= FLOATS
+        elif (call := _CALL.search(line)) is not None:
+            calls[name].append(call[1])
+
+    def all_of(function: str) -> int:
+        return counts[function] + sum(map(all_of, calls[function]))
+
+    return all_of("main")
+
+
+def figures_of(program: str, compiled: Compiled) -> Figures:
+    """What is recorded of a layer."""
+    module = parse_hlo(compiled.hlo)
+    return {
+        "cycles": compiled.estimated_cycles,
+        "temporary bytes": compiled.memory["temp"],
+        "casts": casts(program),
+        "converts": sum({source, target} <= FLOATS for source, target in module.converts()),
+        "program": identity(program),
+    }
+
+
+def identity(program: str) -> int:
+    """A number that only another program has others of."""
+    return int(hashlib.sha256(program.encode()).hexdigest()[:12], 16)
+
+
+def trace(pythons: Pythons, layers: Sequence[str]) -> Programs:
+    """Each layer's StableHLO, of each column that it has."""
+    jobs = {column: list(layers) for column in COLUMNS}
+    if WITH_KERNEL[0] in layers:
+        jobs[KERNEL] = [WITH_KERNEL[0]]
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def read(column: str) -> Programs:
+            folder = Path(temporary) / column.replace(" ", "-")
+            folder.mkdir()
+            run_tracer(pythons, column, folder, jobs[column])
+            say(f"traced {column}")
+            return {(column, layer): (folder / layer).read_text(encoding="utf-8") for layer in jobs[column]}
+
+        return {key: program for found in pool.map(read, jobs) for key, program in found.items()}
+
+
+def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str]) -> None:
+    """Write the layers' StableHLO into a folder."""
+    bench = ROOT / "bench"
+    if column == "JAX":
+        command = [pythons.compiler, bench / "jax_layers.py", folder, *layers]
+    else:
+        python = pythons.stock if column == "stock" else pythons.patched
+        command = [python, bench / "tpu_layers.py", folder, column, *layers]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_", "JAX_"))}
+    (with_jax,) = (pythons.compiler.parent.parent / "lib").glob("python*/site-packages")
+    environment |= {"PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    environment |= {"CASTOFF_JAX": str(with_jax)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the layers cannot be traced: {' '.join(map(str, command))}\n{done.stderr}")
+
+
+def measure(programs: Programs, generations: Sequence[str], compiler: Path, results: Path) -> Record:
+    """Compile programs for generations, as many at a time as there are cores."""
+    jobs = [
+        (layer, generation, column)
+        for column, layer in programs
+        for generation in generations
+        if column != KERNEL or (layer, generation) == WITH_KERNEL
+    ]
+    cores = os.cpu_count() or 1
+    found: dict[tuple[str, str, str], Figures] = {}
+    workers: queue.SimpleQueue[TpuCompiler] = queue.SimpleQueue()
+    for _ in range(cores):
+        workers.put(TpuCompiler(compiler, results))
+
+    def one(job: tuple[str, str, str]) -> tuple[tuple[str, str, str], Figures, str]:
+        layer, generation, column = job
+        began, worker = time.monotonic(), workers.get()
+        try:
+            compiled = worker.compile(programs[column, layer].encode(), TOPOLOGIES[generation])
+        finally:
+            workers.put(worker)
+        took = "cached" if compiled.cached else f"{time.monotonic() - began:.0f} s"
+        return job, figures_of(programs[column, layer], compiled), took
+
+    pool = ThreadPoolExecutor(cores)
+    try:
+        for number, done in enumerate(as_completed([pool.submit(one, job) for job in jobs]), start=1):
+            job, figures, took = done.result()
+            found[job] = figures
+            say(f"{number}/{len(jobs)} {', '.join(job)}: {figures['cycles']:,} cycles ({took})")
+    finally:
+        pool.shutdown(cancel_futures=True)
+        while not workers.empty():
+            workers.get().close()
+    record: Record = {}
+    for layer, generation, column in jobs:
+        record.setdefault(layer, {}).setdefault(generation, {})[column] = found[layer, generation, column]
+    return record
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def misses(record: Record) -> list[str]:
+    """Where castoff takes more than it is meant to."""
+    found = []
+    for layer, rows in record.items():
+        for generation, row in rows.items():
+            place = f"{layer}, {generation}"
+            for column, most in GOALS.get(layer, OTHERS).items():
+                if (of := row["opted in"]["cycles"] / row[column]["cycles"]) > most:
+                    found.append(f"{place}: opted in takes {of:.3f} of the cycles of {column}, the goal is {most:.2f}")
+            found += [
+                f"{place}: {column} takes {of:.3f} of the {unit} of stock"
+                for column in ("castoff", "opted in")
+                for unit in ("cycles", "temporary bytes")
+                if (of := row[column][unit] / row["stock"][unit]) > 1.001
+            ]
+    return found
+
+
+def cells(row: Row, column: str) -> list[str]:
+    """Cycles, beside stock's and JAX's; megabytes; casts and converts."""
+    figures = row[column]
+    cycles = f"{figures['cycles']:,}"
+    if column == KERNEL:
+        cycles = f"{cycles} and the kernels'"
+    beside = ["" if column == KERNEL else f"{figures['cycles'] / row[other]['cycles']:.2f}" for other in BESIDE]
+    return [
+        cycles,
+        *beside,
+        f"{figures['temporary bytes'] / 1e6:,.0f}",
+        str(figures["casts"]),
+        str(figures["converts"]),
+    ]
+
+
+def table(record: Record) -> str:
+    """A row for each layer, generation and column."""
+    head = ["layer", "on", "with", "cycles", "of stock's", "of JAX's", "temporary MB", "casts", "converts"]
+    lines = [BEGIN, "", f"| {' | '.join(head)} |", "|---|---|---|" + "---:|" * 6]
+    for layer, rows in record.items():
+        for generation, row in rows.items():
+            lines += [f"| {' | '.join([layer, generation, column, *cells(row, column)])} |" for column in row]
+    return "\n".join([*lines, *kernels(record), "", END])
+
+
+def kernels(record: Record) -> list[str]:
+    """What flash_attention's kernels may take before the attention of "opted in" takes less."""
+    layer, generation = WITH_KERNEL
+    row = record.get(layer, {}).get(generation, {})
+    if KERNEL not in row:
+        return []
+    left = row["opted in"]["cycles"] - row[KERNEL]["cycles"]
+    saved = row[KERNEL]["temporary bytes"] / row["opted in"]["temporary bytes"]
+    return [
+        "",
+        f"{KERNEL} takes {saved:.2f} of the temporary memory of what is opted in, and fewer cycles if its three "
+        f"kernels take fewer than {left:,} together.",
+    ]
+
+
+def sentence(record: Record) -> str:
+    """What the README says: the least and the most that castoff takes, opted in."""
+    parts = []
+    for generation in TOPOLOGIES:
+        rows = [rows[generation] for rows in record.values() if generation in rows]
+        if rows:
+            spans = [span([row["opted in"]["cycles"] / row[column]["cycles"] for row in rows]) for column in BESIDE]
+            parts.append(f"{generation} {spans[0]} of stock's cycles and {spans[1]} of JAX's")
+    return "\n".join([BEGIN, f"Opted in, a layer takes on {'; on '.join(parts)}.", END])
+
+
+def span(ratios: Sequence[float]) -> str:
+    least, most = (f"{of(ratios):.2f}" for of in (min, max))
+    return least if least == most else f"{least} to {most}"
+
+
+def merged(record: Record, others: Record) -> Record:
+    """A record and what it does not have of another one, in the order of LAYERS and TOPOLOGIES."""
+    rows = {layer: others.get(layer, {}) | record.get(layer, {}) for layer in LAYERS}
+    return {
+        layer: {generation: known[generation] for generation in TOPOLOGIES if generation in known}
+        for layer, known in rows.items()
+        if known
+    }
+
+
+def other_programs(programs: Programs, recorded: Record) -> list[str]:
+    """The programs that are not the recorded ones."""
+    return [
+        f"{layer}, {generation}, {column}: another program, with {casts(program)} casts; recorded with {was['casts']}"
+        for (column, layer), program in programs.items()
+        for generation, row in recorded.get(layer, {}).items()
+        if column in row and (was := row[column])["program"] != identity(program)
+    ]
+
+
+def other_figures(record: Record, recorded: Record) -> list[str]:
+    """The figures that are not the recorded ones."""
+    return [
+        f"{layer}, {generation}, {column}, {unit}: measured {value:,}, recorded {was:,}"
+        for layer, rows in record.items()
+        for generation, row in rows.items()
+        for column, figures in row.items()
+        for unit, value in figures.items()
+        if (was := recorded[layer][generation][column][unit]) != value
+    ]
+
+
+def chosen(names: list[str] | None, known: Sequence[str], what: str) -> list[str]:
+    for name in names or ():
+        if name not in known:
+            raise SystemExit(f"there is no such {what}: expected one of {', '.join(known)}, found {name}")
+    return [name for name in known if name in (names or known)]
+
+
+def main(
+    *,
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels and transformers.")],
+    patched: Annotated[Path, typer.Option(help="Python of one with patched wheels and transformers.")],
+    compiler: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_PYTHON", help="`castoff tpu environment` prints it.")],
+    results: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_RESULTS", help="`castoff tpu environment` prints it.")],
+    layer: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(LAYERS)}. May be repeated.")] = None,
+    generation: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write bench/measured/, docs/speed.md and README.md.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
+) -> None:
+    """.venv/bin/python bench/tpu_models.py --stock STOCK/bin/python --patched PATCHED/bin/python
+
+    Compile layers of Llama, GPT-2, BERT, ViT and T5 for TPUs: stock, castoff, castoff opted in, JAX.
+    """
+    layers, generations = chosen(layer, LAYERS, "layer"), chosen(generation, tuple(TOPOLOGIES), "generation")
+    recorded: Record = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    programs = trace(Pythons(stock, patched, compiler), layers)
+    problems = []
+    if check:
+        problems = other_programs(programs, recorded)
+        name, one, column = CHECKED
+        programs = {(column, name): programs[column, name]} if name in layers else {}
+        generations = [one]
+    try:
+        record = measure(programs, generations, compiler, results)
+    except CastoffError as error:
+        raise SystemExit(
+            f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
+        ) from error
+    if check:
+        problems += other_figures(record, recorded)
+        if problems:
+            raise SystemExit("\n".join([*problems, "the record is of other wheels: run bench/tpu_models.py --write"]))
+        print(f"{len(layers)} layers are the recorded ones")
+        return
+    if write:
+        record = merged(record, recorded)
+        MEASURED.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
+    if json_output:
+        print(json.dumps(record))
+    else:
+        print(table(record).removeprefix(BEGIN).removesuffix(END).strip(), *misses(record), sep="\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
