@@ -6,7 +6,8 @@ Draws docs/images/gains-light.svg and gains-dark.svg: the error of a weight's gr
 bench/wide_weight_grad.py), and the casts of a training step of five models and the bytes that they move (by
 bench/audit_models.py), with stock wheels, castoff's, and castoff's with what one opts into. Draws
 docs/images/layers-light.svg and layers-dark.svg: the estimated cycles of layers on TPUs, of stock's, and JAX's beside
-them (by bench/tpu_models.py). --check exits with 1 if the files are others. Runs where bench/chart.lock is installed.
+them (by bench/tpu_models.py). Draws training-losses and training-errors: see training_chart.py. --check exits
+with 1 if the files are others. Runs where bench/chart.lock is installed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import training_chart
 
 mpl.use("svg")
 from matplotlib import pyplot as plt
@@ -41,11 +43,12 @@ class Theme:
     grid: str
     bars: tuple[str, str, str]  # of COLUMNS
     jax: str
+    lines: dict[str, str]  # of the kinds of training
 
 
 THEMES = {
-    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00"), "#009e73"),
-    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00"), "#2bbf94"),
+    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00"), "#009e73", training_chart.COLORS["light"]),
+    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00"), "#2bbf94", training_chart.COLORS["dark"]),
 }
 
 
@@ -147,7 +150,12 @@ def draw_speed(theme: Theme) -> Any:
     return figure
 
 
-CHARTS: dict[str, Callable[[Theme], Any]] = {"gains": draw_gains, "layers": draw_speed}
+CHARTS: dict[str, Callable[[Theme], Any]] = {
+    "gains": draw_gains,
+    "layers": draw_speed,
+    "training-losses": training_chart.training_losses,
+    "training-errors": training_chart.training_errors,
+}
 
 
 def legend(figure: Any, colors: tuple[str, ...], names: list[str]) -> None:

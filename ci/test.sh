@@ -183,7 +183,9 @@ rest_of_2.9() {
   section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
   section 'the programs and commands in README and docs' in_environment patched tests/docs
   section "stock wheels: the programs of docs/why.md must fail" in_environment stock --stock tests/docs
-  section "the README's charts" chart
+  section 'what float32 gradients gain: the order of the errors' .venv/bin/python bench/training.py --check \
+    --patched "$work/patched/bin/python"
+  section "the charts of README and docs" chart
   section 'the site' ci/site.sh "$work/site"
   local name
   for name in unused_topics graph_identity exact_casts wide_weight_grad; do

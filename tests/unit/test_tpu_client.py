@@ -27,6 +27,7 @@ for line in sys.stdin:
         open(sys.argv[0] + ".jobs", "a").write(line)
         noise = sorted(k for k in os.environ if k.startswith(("TPU_", "XLA_", "LIBTPU_", "JAX_", "PYTHON")))
         hlo = base64.b64decode(job["stablehlo"]).decode() + ' "estimated_cycles":"40" "estimated_cycles":"2"'
+        hlo += ' "estimated_cycles":"9223372036854775807"'
         answer = {"hlo": hlo + " ".join(noise), "memory": {"temp": 1}}
     print(json.dumps(answer), flush=True)
 """
