@@ -122,7 +122,7 @@ def identity(program: str) -> int:
 
 
 def trace(pythons: Pythons, layers: Sequence[str], *, kernel: bool) -> Programs:
-    """Each layer's StableHLO, of each column that it has; of flash_attention's, which has paths of files, on request."""
+    """Each layer's StableHLO in each column; flash_attention's, which has paths of files in it, on request."""
     jobs = {column: list(layers) for column in COLUMNS}
     if kernel and WITH_KERNEL[0] in layers:
         jobs[KERNEL] = [WITH_KERNEL[0]]
