@@ -121,10 +121,10 @@ def identity(program: str) -> int:
     return int(hashlib.sha256(program.encode()).hexdigest()[:12], 16)
 
 
-def trace(pythons: Pythons, layers: Sequence[str]) -> Programs:
-    """Each layer's StableHLO, of each column that it has."""
+def trace(pythons: Pythons, layers: Sequence[str], *, kernel: bool) -> Programs:
+    """Each layer's StableHLO in each column; flash_attention's, which has paths of files in it, on request."""
     jobs = {column: list(layers) for column in COLUMNS}
-    if WITH_KERNEL[0] in layers:
+    if kernel and WITH_KERNEL[0] in layers:
         jobs[KERNEL] = [WITH_KERNEL[0]]
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
 
@@ -331,7 +331,7 @@ def main(
     """
     layers, generations = chosen(layer, LAYERS, "layer"), chosen(generation, tuple(TOPOLOGIES), "generation")
     recorded: Record = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-    programs = trace(Pythons(stock, patched, compiler), layers)
+    programs = trace(Pythons(stock, patched, compiler), layers, kernel=not check)
     problems = []
     if check:
         problems = other_programs(programs, recorded)
