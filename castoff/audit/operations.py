@@ -33,7 +33,7 @@ from castoff.audit.dtypes import xla_name
 from castoff.audit.modules import ModulePaths
 
 _TORCH = Path(torch.__file__).parent
-_OURS = (str(Path(__file__).parent), f"{_TORCH}/", f"{_TORCH}_xla/", contextlib.__file__)
+_OURS = (f"{Path(__file__).parents[1]}/", f"{_TORCH}/", f"{_TORCH}_xla/", contextlib.__file__)
 _TRACED = ("<frozen", "<eval_with_key>")  # the beginnings of the names of code without a file: Python's own, torch.fx's
 _AUTOGRAD = f"{_TORCH}/autograd/"
 _BACKWARDS = ("backward", "grad", "_engine_run_backward")

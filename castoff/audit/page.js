@@ -82,17 +82,29 @@ function start(data) {
     } }, "Copy", said));
   }
 
+  function trialOf(advice) {
+    const trial = data.trials.find((one) => one.line === advice.line);
+    if (!trial) return null;
+    const saved = trial.bytes < 0 ? `${bytes(-trial.bytes)} more` : `${bytes(trial.bytes)} fewer`;
+    return make("div", { class: "soft tried" }, trial.problem ? `Tried: the step does not run with it: ${trial.problem}` : `Tried: ${many(trial.casts)} fewer, ${saved}.`);
+  }
+
   function drawAdvice() {
     const floating = here.casts.filter((cast) => cast.floating);
     const total = sum(floating, (cast) => cast.bytes);
     const left = floating.filter((cast) => !cast.advised);
-    if (!here.advice.length) {
+    // A setting that no cast carries as its advice, and that removed some when it was tried.
+    const alone = data.trials.filter((trial) => !here.advice.some((advice) => advice.line === trial.line));
+    if (!here.advice.length && !alone.length) {
       $("todo").replaceChildren(make("p", { class: "panel", id: "nothing" }, floating.length
         ? `No topic and no setting removes any of the ${count(floating.length)} casts: they are needed, or the program rounds before them.`
         : "The step has no casts between floating point dtypes."));
       return;
     }
     const list = make("ol");
+    for (const trial of alone) list.append(make("li", { "data-topic": trial.topic },
+      make("div", { class: "saves" }, make("h3", {}, trial.topic), make("span", {}, make("b", {}, `saves ${bytes(trial.bytes)}`), `, ${many(trial.casts)}; tried`)),
+      typed(trial.line)));
     for (const advice of here.advice.slice(0, 5)) {
       const own = floating.filter((cast) => cast.advised && cast.topic === advice.topic && cast.remedy === advice.remedy);
       const places = [...grouped(own.filter((cast) => cast.place), place)].sort((a, b) => sum(b[1], (cast) => cast.bytes) - sum(a[1], (cast) => cast.bytes));
@@ -102,7 +114,7 @@ function start(data) {
       list.append(make("li", { "data-topic": name },
         make("div", { class: "saves" }, make("h3", {}, name), make("span", {}, make("b", {}, `saves ${bytes(advice.bytes)}`), ` ${share}, ${many(advice.casts)}`)),
         make("meter", { min: 0, max: Math.max(total, 1), value: advice.bytes, "aria-label": `${name} saves ${share}` }),
-        needs ? typed("castoff install --python PYTHON") : null, typed(advice.line),
+        needs ? typed("castoff install --python PYTHON") : null, typed(advice.line), trialOf(advice),
         make("div", {}, advice.remedy),
         make("div", { class: "saves places" },
           make("span", { class: "soft mono" }, places.slice(0, 4).map((entry) => `${entry[0]} × ${entry[1].length}`).join(", ") + (places.length > 4 ? `, ${places.length - 4} more places` : "")),

@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from castoff.audit import advice
 from castoff.audit.casts import Cast
 from castoff.audit.graph import Graph
 from castoff.audit.report import Report, compared
+from castoff.audit.trials import Trial, as_data
 from castoff.tpu.program import WHEELS
 
 LIMIT = 1_500_000
@@ -25,7 +26,7 @@ _TORCHS_OWN = re.compile(r", location=\S+@_ops\.py:\d+")  # where torch dispatch
 _AROUND = 3  # lines of source before and after a cast's
 
 
-def page(program: str, reports: Mapping[str, Report]) -> str:
+def page(program: str, reports: Mapping[str, Report], trials: Sequence[Trial] = ()) -> str:
     """Return the page of a step.
 
     IR and HLO are left out, and the page says so, if it would have more than LIMIT bytes with them.
@@ -33,10 +34,12 @@ def page(program: str, reports: Mapping[str, Report]) -> str:
     Args:
         program: What was audited.
         reports: The reports by their wheels: "here", and "stock" if there is one.
+        trials: What settings remove that were tried.
     """
     data = {
         "program": program,
         "reports": {name: _report(report) for name, report in reports.items()},
+        "trials": as_data(trials),
         "compared": compared(reports) if len(reports) > 1 else [],
         "titles": {name: f"{WHEELS[name]} ({report.versions['torch_xla']})" for name, report in reports.items()},
         "sources": _sources(reports["here"].casts),

@@ -14,6 +14,7 @@ from typing import Any
 from castoff.audit import worker
 from castoff.audit.lock import FIRST_LINE
 from castoff.audit.report import FORBIDDABLE, Report
+from castoff.audit.trials import Trial, tried
 from castoff.build.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import AuditError
@@ -147,6 +148,23 @@ def audit_program(
             report = _audit(request, interpreter, {"CPU_NUM_DEVICES": str(devices), **more}, context)
             reports[name] = _on_tpu(report, request, compiler, context)
     return reports
+
+
+def try_settings(request: Request, report: Report, pin: Pin, context: Context) -> list[Trial]:
+    """Audit a user's function again with each setting that its report advises.
+
+    Args:
+        request: The request of the user.
+        report: The report without these settings.
+        pin: The pin of the environment that is made if there is none.
+        context: The cache, the runner and the console.
+
+    Returns:
+        What each setting removes. A setting with which the step fails says so in its trial.
+    """
+    here = program_python(request.python, pin, context)
+    alone = replace(request, topology=None)
+    return tried(report, lambda more: _audit(alone, here, more, context))
 
 
 def meta_program(request: Request, pin: Pin, context: Context) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.audit.lock import check_lock, lock_text
 from castoff.audit.page import page
 from castoff.audit.report import ACCUMULATION_COLUMNS, COLUMNS, Report, compared, read_cast, summary
+from castoff.audit.trials import Trial, as_data
 from castoff.core.console import Console
 from castoff.core.text_table import text_table
 from castoff.tpu.program import WHEELS
@@ -36,6 +37,7 @@ def show(
     lock: Path | None = None,
     files: Files,
     everything: bool,
+    trials: Sequence[Trial] = (),
     console: Console,
 ) -> list[str]:
     """Show the audits of a step.
@@ -48,6 +50,7 @@ def show(
         lock: The lock file to compare with; None for none.
         files: The files to write.
         everything: Whether to show conversions from and to integers.
+        trials: What settings remove that were tried.
         console: Shows it.
 
     Returns:
@@ -61,14 +64,15 @@ def show(
     if "stock" in reports:
         titles = [f"{WHEELS[name]} ({report.versions['torch_xla']})" for name, report in reports.items()]
         below += "\n\n" + text_table(["", *titles], compared(reports))
+    below += "".join(f"\ntried: {trial}" for trial in trials)
     below += "".join(f"\nproblem: {fault}" for fault in faults)
     columns, rows = _with_tpu(here, everything)
     data: dict[str, object] = {name: report.as_dict() for name, report in reports.items()}
     if files.report is not None:
         files.report.write_text(json.dumps(here.as_dict(), indent=1) + "\n", encoding="utf-8")
     if files.html is not None:
-        files.html.write_text(page(program, reports), encoding="utf-8")
-    console.table(columns, rows, below, {"program": program, "faults": faults, **data})
+        files.html.write_text(page(program, reports, trials), encoding="utf-8")
+    console.table(columns, rows, below, {"program": program, "faults": faults, "trials": as_data(trials), **data})
     return faults
 
 

@@ -53,10 +53,13 @@ def main() -> int:
 
 def _on_xla(program: str, function: str, calls: int, kind: str, data: str) -> dict[str, object]:
     from castoff.audit import audit
+    from castoff.audit.settings import put_in_force
     from castoff.tpu.placeholders import nothing_computed
 
     with nothing_computed() if data == "shapes" else nullcontext():
-        return audit(_step_of(program, function), calls=calls, stablehlo=kind == "stablehlo").as_dict()
+        step = _step_of(program, function)
+        put_in_force()
+        return audit(step, calls=calls, stablehlo=kind == "stablehlo").as_dict()
 
 
 def _needs_values(error: BaseException) -> bool:

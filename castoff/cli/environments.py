@@ -138,6 +138,14 @@ def audit_command(
         bool,
         typer.Option("--all", help="Also show conversions from and to integers, and narrow accumulations."),
     ] = False,
+    try_settings: Annotated[
+        bool | None,
+        typer.Option(
+            "--try/--no-try",
+            help="Audit it again with each setting that removes casts, to see how many.",
+            show_default="with --html",
+        ),
+    ] = None,
     python: ProgramPythonOption = None,
     calls: CallsOption = 2,
     pin: PinOption = DEFAULT_PIN,
@@ -152,7 +160,7 @@ def audit_command(
 
     Exit status 1 if --max-casts, --forbid or --check-lock is violated.
     """
-    if meta and (html or compare or stock_python or topology):
+    if meta and (html or compare or stock_python or topology or try_settings):
         raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts, --forbid and locks")
     if meta and NARROW_ACCUMULATION in (forbid or ()):
         raise typer.BadParameter(f"--meta has no graph, in which a {NARROW_ACCUMULATION} would be seen")
@@ -178,6 +186,12 @@ def audit_command(
                     indexes=tuple(index or ()),
                     context=context,
                 )
+                trying = html is not None if try_settings is None else try_settings
+                trials = (
+                    audit_program.try_settings(request, reports["here"], load_pin(ROOT / "pins", pin), context)
+                    if trying
+                    else []
+                )
                 faults = audit_show.show(
                     program,
                     reports,
@@ -186,6 +200,7 @@ def audit_command(
                     lock=check_lock,
                     files=files,
                     everything=everything,
+                    trials=trials,
                     console=console,
                 )
     if faults:

@@ -559,6 +559,22 @@ def operations(ir):
     return sorted((shape, op, operands.count("%")) for shape, op, operands in lines)
 
 
+@pytest.mark.since("2.7", "placeholders")
+def test_lines_are_the_programs_own_where_nothing_is_computed():
+    from castoff.tpu.placeholders import nothing_computed
+
+    def step():
+        weight = on_xla(8, 8, dtype=BF16, requires_grad=True)
+        loss = (weight.float() * 2).square().mean()
+        loss.backward()
+        return weight.grad
+
+    with nothing_computed():
+        report = audit(step)
+    assert {cast.place.file for cast in report.floating if cast.place} == {str(HERE)}
+    assert {cast.phase for cast in report.floating} == {"forward", "backward"}
+
+
 def fault_of(program, function, folder):
     command = [sys.executable, WORKER, "xla", "shapes", program, function, "1", folder / "report.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -20,6 +20,7 @@ ready.then(async () => {
   const until = async (test) => { for (let at = 0; at < 200 && !test(); at += 1) await new Promise((next) => setTimeout(next, 10)); };
 
   seen.advice = all("#todo li").map((one) => [one.dataset.topic, ...[...one.querySelectorAll("code")].map((code) => code.textContent), one.querySelector(".saves").textContent]);
+  seen.tried = all("#todo .tried").map((one) => one.textContent);
   seen.left = text("#left");
   seen.bars = JSON.parse(document.querySelector("#totals svg").dataset.bars);
   seen.beside = all("#beside tbody tr").map((row) => [...row.children].map((cell) => cell.textContent));

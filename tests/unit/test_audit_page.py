@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,6 +21,8 @@ from castoff.audit.advice import advice_of, is_removable, line_of
 from castoff.audit.casts import REMEDIES, Frame, Step, casts_of
 from castoff.audit.page import LIMIT, page
 from castoff.audit.report import Report
+from castoff.audit.trials import NARROW_ATTENTION, Trial, tried
+from castoff.core.errors import AuditError
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -31,6 +34,13 @@ FRAME = """
 <script>addEventListener("message", (event) => { document.body.dataset.seen = event.data; });</script>
 <iframe src="page.html" style="border: 0; height: 900px; width: WIDTHpx"></iframe></body></html>
 """
+
+
+TRIALS = [
+    Trial("native-mul", "export XLA_NATIVE_MUL=1", 2, 480, ""),
+    Trial("wide-weight-grad", "from torch_xla.amp import wide_grads; wide_grads(model)", 0, 0, "ValueError: no"),
+    Trial("native-attention", "torch_xla.experimental.narrow_attention(True)", 3, 96, ""),
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +83,7 @@ def browse(path: Path, *options: str) -> str:
 def looked_at(folder: Path, reports: dict[str, Report], width: int, *options: str) -> dict[str, object]:
     """What a person sees who does what audit_page_actions.js says in a window of that width."""
     scripts = "".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in SCRIPTS)
-    text = page("train.py:step", reports).replace("</body>", f"{scripts}</body>")
+    text = page("train.py:step", reports, TRIALS).replace("</body>", f"{scripts}</body>")
     (folder / "page.html").write_text(text, encoding="utf-8")
     frame = folder / "frame.html"
     frame.write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
@@ -103,7 +113,16 @@ def seen(request: pytest.FixtureRequest) -> dict[str, object]:
 
 
 def test_what_to_do(seen: dict[str, object]) -> None:
+    assert seen["tried"] == [
+        "Tried: the step does not run with it: ValueError: no",
+        "Tried: 2 casts fewer, 480 B fewer.",
+    ]
     assert seen["advice"] == [
+        [
+            "native-attention",
+            "torch_xla.experimental.narrow_attention(True)",
+            "native-attentionsaves 96 B, 3 casts; tried",
+        ],
         [
             "wide-weight-grad",
             "from torch_xla.amp import wide_grads; wide_grads(model)",
@@ -261,6 +280,31 @@ class TestAdvice:
         assert sum(advice.bytes for advice in found) == sum(cast.bytes for cast in own) > 0
         assert sum(advice.casts for advice in found) == len(own)
         assert [advice.bytes for advice in found] == sorted((advice.bytes for advice in found), reverse=True)
+
+
+class TestTrials:
+    def test_what_each_setting_removes(self, report: Report) -> None:
+        asked = []
+
+        def audit(more: Mapping[str, str]) -> Report:
+            asked.append(dict(more))
+            if "XLA_NATIVE_MUL" in more:
+                return replace(report, casts=tuple(cast for cast in report.casts if cast.topic != "native-mul"))
+            if more == {"CASTOFF_AUDIT_SETTING": "wide_grads"}:
+                raise AuditError("it fails", expected="a step", found="Traceback\nValueError: no", next_step="")
+            return report
+
+        removed = [cast for cast in report.floating if cast.topic == "native-mul"]
+        found = {trial.topic: trial for trial in tried(report, audit)}
+        assert {"CASTOFF_AUDIT_SETTING": "narrow_attention"} in asked
+        assert found.keys() == {"native-mul", "wide-weight-grad"}  # narrow attention removes nothing here
+        multiplied = found["native-mul"]
+        assert (multiplied.casts, multiplied.bytes) == (len(removed), sum(cast.bytes for cast in removed))
+        assert found["wide-weight-grad"].problem == "ValueError: no"
+
+    def test_stock_wheels_have_no_narrow_attention(self, report: Report) -> None:
+        stock = replace(report, versions={"torch": "2.9.0", "torch_xla": "2.9.0"})
+        assert NARROW_ATTENTION not in {trial.line for trial in tried(stock, lambda _: replace(report, casts=()))}
 
 
 def test_the_libraries_are_those_of_the_lock() -> None:
