@@ -1,8 +1,8 @@
 """The layers of bench/tpu_layers.py written in JAX, as people write them; their StableHLO for bench/tpu_models.py.
 
-    JAX_PLATFORMS=cpu python bench/jax_layers.py FOLDER LAYER…
+    python bench/jax_layers.py FOLDER LAYER…
 
-Runs in the TPU compiler's environment, which `castoff tpu environment` names, and writes FOLDER/LAYER for each layer.
+Runs in the TPU compiler's environment, which `castoff tpu environment` names, with JAX_PLATFORMS=cpu, and writes FOLDER/LAYER for each layer.
 Parameters, activations and their gradients are bfloat16; attention is `jax.nn.dot_product_attention`; norms are
 computed in float32 and rounded once, as flax does.
 """
