@@ -2,9 +2,9 @@
 
     python bench/jax_layers.py FOLDER LAYER…
 
-Runs in the TPU compiler's environment, which `castoff tpu environment` names, with JAX_PLATFORMS=cpu, and writes FOLDER/LAYER for each layer.
-Parameters, activations and their gradients are bfloat16; attention is `jax.nn.dot_product_attention`; norms are
-computed in float32 and rounded once, as flax does.
+Runs in the TPU compiler's environment, which `castoff tpu environment` names, with JAX_PLATFORMS=cpu, and writes
+FOLDER/LAYER for each layer. Parameters, activations and their gradients are bfloat16; attention is
+`jax.nn.dot_product_attention`; norms are computed in float32 and rounded once, as flax does.
 """
 
 from __future__ import annotations
