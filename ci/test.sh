@@ -12,7 +12,7 @@
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
 #                otherwise "2.8 2.6 2.1", without the tests of what is the same on every pin, and with half of a
-#                test's many cases. With 2.6 the C++ hunks are proven and upstream's own tests are run.
+#                test's many cases, and 2.8 without stock wheels. With 2.6 the C++ hunks are proven and upstream's own tests are run.
 #   --only       with --pins: these pins, and nothing else
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
@@ -140,7 +140,8 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   local tests=(tests/torch) with_xla=
   ! compgen -G "dist/$pin-cpu/torch_xla-*.whl" >/dev/null || { tests+=(tests/ir) && with_xla=yes; }
   section "pin $pin: patched wheels" in_environment "patched-$pin" "${whole[@]}" "${tests[@]}"
-  section "pin $pin: stock wheels: what proves a difference must fail" \
+  # What fails on stock 2.9 and on stock 2.6 fails on the release between them.
+  [[ $pin == 2.8 && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" "${whole[@]}" --stock --tb=native "${tests[@]}"
   [[ $pin == 2.1 || -z $with_xla ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
