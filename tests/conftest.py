@@ -233,7 +233,13 @@ def pytest_collection_modifyitems(config, items):
     if not config.getoption("--stock"):
         return
     must_fail = pytest.mark.xfail(strict=True, reason="stock wheels")
-    kept = [item for item in items if differs_from_stock(item, config.release) is not None]
+    # What is to be as in stock wheels is seen on stock ones, but for what takes long.
+    kept = [
+        item
+        for item in items
+        if (differs := differs_from_stock(item, config.release)) is not None
+        and (differs or item.get_closest_marker("slow") is None)
+    ]
     for item in kept:
         if ends_the_process_on_stock(item, config.release):
             item.add_marker(pytest.mark.skip(reason=f"ends the process on stock {config.release}"))
