@@ -39,6 +39,7 @@ from before_after import replaced  # noqa: E402 - found by the line above
 from castoff.core.errors import CastoffError  # noqa: E402
 from castoff.formats.xla_text import parse_hlo  # noqa: E402
 from castoff.tpu.client import Compiled, TpuCompiler  # noqa: E402
+from castoff.tpu.trace import casts_of  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_models.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
@@ -54,13 +55,12 @@ WITH_KERNEL = ("pre-norm", "v5e")  # of this layer and generation
 BESIDE = ("stock", "JAX")
 CHECKED = ("pre-norm", "v5e", "opted in")
 
-# What the layer of the pin's own issue, and any other, is meant to take opted in: of stock's cycles, and of JAX's.
+# What the layer that is written by hand, and any other, is meant to take opted in: of stock's cycles, and of JAX's.
 GOALS = {"pre-norm": {"stock": 0.80, "JAX": 0.92}}
 OTHERS = {"stock": 1.0, "JAX": 1.0}
 
 FLOATS = frozenset(("f16", "bf16", "f32", "f64"))
 _FUNCTION = re.compile(r"^  func\.func (?:public |private )?@(\w+)")
-_CONVERT = re.compile(r"stablehlo\.convert .*: \(tensor<(?:[\dx]*x)?(\w+)>\) -> tensor<(?:[\dx]*x)?(\w+)>")
 _CALL = re.compile(r"\bcall @(\w+)\(")
 
 Figures = dict[str, int]
@@ -71,17 +71,11 @@ Programs = dict[tuple[str, str], str]  # StableHLO by column and layer
 
 @dataclass(frozen=True)
 class Pythons:
-    """Of the three environments.
+    """Of the three environments."""
 
-    Attributes:
-        stock: With stock wheels and transformers.
-        patched: With patched wheels and transformers.
-        compiler: The TPU compiler's, which has jax.
-    """
-
-    stock: Path
-    patched: Path
-    compiler: Path
+    stock: Path  # with stock wheels and transformers
+    patched: Path  # with patched wheels and transformers
+    compiler: Path  # the TPU compiler's, which has jax
 
 
 def casts(program: str) -> int:
@@ -93,10 +87,10 @@ def casts(program: str) -> int:
         if (function := _FUNCTION.match(line)) is not None:
             name = function[1]
             counts[name], calls[name] = 0, []
-        elif (convert := _CONVERT.search(line)) is not None:
-            counts[name] += {convert[1], convert[2]} <= FLOATS
         elif (call := _CALL.search(line)) is not None:
             calls[name].append(call[1])
+        else:
+            counts[name] = counts.get(name, 0) + sum(set(cast) <= FLOATS for cast in casts_of(line))
 
     def all_of(function: str) -> int:
         return counts[function] + sum(map(all_of, calls[function]))

@@ -10,15 +10,16 @@ from castoff.audit.casts import NEEDED, Cast
 from castoff.audit.report import Report
 
 INSTALL = "castoff install --python PYTHON"
-_WIDE_GRADS = "from torch_xla.amp import wide_grads; wide_grads(model)"
+NATIVE_MUL = "export XLA_NATIVE_MUL=1"
+WIDE_GRADS = "from torch_xla.amp import wide_grads; wide_grads(model)"
 _OUT_DTYPE_OP = "torch.ops.higher_order.out_dtype(torch.ops.aten.linear.default, torch.float32, x, weight, bias)"
 _GRAD_DTYPE = "weight.grad_dtype = torch.float32"
 
 LINES: Mapping[tuple[str | None, str], str] = {
-    ("native-mul", "XLA_NATIVE_MUL=1"): "export XLA_NATIVE_MUL=1",
+    ("native-mul", "XLA_NATIVE_MUL=1"): NATIVE_MUL,
     ("exact-casts", ""): INSTALL,
-    ("wide-weight-grad", "weights in bfloat16"): "model.bfloat16(); " + _WIDE_GRADS,
-    ("wide-weight-grad", ""): _WIDE_GRADS,
+    ("wide-weight-grad", "weights in bfloat16"): "model.bfloat16(); " + WIDE_GRADS,
+    ("wide-weight-grad", ""): WIDE_GRADS,
     ("matmul-out-dtype", "castoff's wheels"): INSTALL,
     ("matmul-out-dtype", "out_dtype="): "torch.mm(a, b, out_dtype=torch.float32)",
     ("out-dtype-op", ""): _OUT_DTYPE_OP,

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from castoff.audit import settings
-from castoff.audit.advice import advice_of
+from castoff.audit.advice import NATIVE_MUL, WIDE_GRADS, advice_of
 from castoff.audit.report import Report
 from castoff.core.errors import CastoffError
 
 NARROW_ATTENTION = "torch_xla.experimental.narrow_attention(True)"
 
 _ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "export XLA_NATIVE_MUL=1": {"XLA_NATIVE_MUL": "1"},
-    "from torch_xla.amp import wide_grads; wide_grads(model)": {settings.VARIABLE: settings.WIDE_GRADS},
+    NATIVE_MUL: {"XLA_NATIVE_MUL": "1"},
+    WIDE_GRADS: {settings.VARIABLE: settings.WIDE_GRADS},
     NARROW_ATTENTION: {settings.VARIABLE: settings.NARROW_ATTENTION},
 }
 """The environment variables of the audit that put a setting in force, by the line that a user types for it."""

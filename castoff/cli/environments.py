@@ -171,27 +171,24 @@ def audit_command(
         audit_program.check_lock_file(check_lock)
         audit_program.check_files(html, report, write_lock)
         files = audit_show.Files(html, report, write_lock)
+        chosen = load_pin(ROOT / "pins", pin)
         with command_context(console) as context:
             if meta:
-                found = audit_program.meta_program(request, load_pin(ROOT / "pins", pin), context)
+                found = audit_program.meta_program(request, chosen, context)
                 faults = audit_show.show_meta(
                     program, found, max_casts, forbid or (), lock=check_lock, files=files, console=console
                 )
             else:
                 reports = audit_program.audit_program(
                     request,
-                    load_pin(ROOT / "pins", pin),
+                    chosen,
                     compare_stock=compare is not None,
                     stock_python=stock_python,
                     indexes=tuple(index or ()),
                     context=context,
                 )
                 trying = html is not None if try_settings is None else try_settings
-                trials = (
-                    audit_program.try_settings(request, reports["here"], load_pin(ROOT / "pins", pin), context)
-                    if trying
-                    else []
-                )
+                trials = audit_program.try_settings(request, reports["here"], chosen, context) if trying else []
                 faults = audit_show.show(
                     program,
                     reports,

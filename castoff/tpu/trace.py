@@ -51,7 +51,12 @@ class Graph:
     @property
     def casts(self) -> list[tuple[str, str]]:
         """The casts in it: (from, to), by MLIR's names of dtypes."""
-        return _CAST.findall(self.stablehlo)
+        return casts_of(self.stablehlo)
+
+
+def casts_of(stablehlo: str) -> list[tuple[str, str]]:
+    """Return the casts in StableHLO text: (from, to), by MLIR's names of dtypes."""
+    return _CAST.findall(stablehlo)
 
 
 def program_of(tensors: Sequence[torch.Tensor]) -> tuple[bytes, int]:

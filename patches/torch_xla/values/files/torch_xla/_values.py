@@ -1,4 +1,4 @@
-"""Operators whose values torch_xla gets wrong, or refuses: all of it is C++ (``values.cpp``, ``interpolation.cpp``)."""
+"""Operators whose values torch_xla gets wrong, or refuses: all of it is C++ (``values.cpp``, ``resampling.cpp``)."""
 
 from . import _castoff
 
