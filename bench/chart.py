@@ -109,9 +109,8 @@ def layers() -> dict[str, dict[str, dict[str, dict[str, int]]]]:
     return found
 
 
-def draw_layers(axes: Any, theme: Theme, generation: str) -> None:
+def draw_layers(axes: Any, theme: Theme, generation: str, measured: dict[str, dict[str, dict[str, int]]]) -> None:
     """For each layer a bar for castoff, castoff opted in and JAX; stock is the line at 1."""
-    measured = layers()[generation]
     axes.set_title(f"Estimated cycles on {generation}", loc="left")
     axes.axhline(1, color=theme.bars[0], linewidth=2)
     for at, (layer, row) in enumerate(measured.items()):
@@ -144,7 +143,7 @@ def draw_speed(theme: Theme) -> Any:
         1, len(generations), figsize=(10, 3), sharey=True, width_ratios=widths, layout="constrained"
     )
     for place, generation in zip(axes, generations, strict=True):
-        draw_layers(place, theme, generation)
+        draw_layers(place, theme, generation, measured[generation])
     names = ["stock torch_xla = 1", "castoff, by default", "castoff, opted in", "JAX"]
     legend(figure, (*theme.bars, theme.jax), names)
     return figure
