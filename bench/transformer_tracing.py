@@ -1,9 +1,8 @@
 """The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind.
 
-python transformer_tracing.py autocast|bfloat16|native
+python transformer_tracing.py autocast|bfloat16
 """
 
-import contextlib
 import sys
 from pathlib import Path
 
@@ -18,22 +17,16 @@ STEPS = 2
 
 def main(kind: str) -> None:
     model, *data = model_and_data(torch.float32 if kind == "autocast" else torch.bfloat16)
-    block: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if kind == "native":
-        from torch_xla.experimental import native_mul_context
-
-        block = native_mul_context()
 
     def step() -> None:
         loss_of(model, *data, amp=kind == "autocast").backward()
         model.zero_grad()
 
-    with block:
-        for _ in range(2):
+    for _ in range(2):
+        step()
+    with callgrind.counted():
+        for _ in range(STEPS):
             step()
-        with callgrind.counted():
-            for _ in range(STEPS):
-                step()
 
 
 if __name__ == "__main__":

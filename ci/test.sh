@@ -12,8 +12,8 @@
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
 #                otherwise "2.8 2.6 2.1", without the tests of what is the same on every pin, with half of a test's
-#                many cases, and 2.8 without stock wheels. With 2.6 the C++ hunks are proven and upstream's own tests
-#                are run.
+#                many cases, and without stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's
+#                own tests are run.
 #   --only       with --pins: these pins, and nothing else
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
@@ -136,13 +136,16 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   for kind in patched stock; do
     section "pin $pin: environment: $kind" environment "$kind-$pin"
   done
-  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q -n 2 tests/wheels
+  local wheels=(tests/wheels)
+  # Stubs and castoff install are a matter of the build's code, and proven on the default pin.
+  [[ ${#whole[@]} != 0 ]] || wheels+=(-m 'not slow')
+  section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q -n 2 "${wheels[@]}"
   # A pin of torch alone has no XLA.
   local tests=(tests/torch) with_xla=
   ! compgen -G "dist/$pin-cpu/torch_xla-*.whl" >/dev/null || { tests+=(tests/ir) && with_xla=yes; }
   section "pin $pin: patched wheels" in_environment "patched-$pin" "${whole[@]}" "${tests[@]}"
-  # What fails on stock 2.9 and on stock 2.6 fails on the release between them.
-  [[ $pin == 2.8 && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
+  # What fails on stock 2.9 fails on stock releases before it, with --pins as seen.
+  [[ $pin == 2.[678] && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
     in_environment "stock-$pin" "${whole[@]}" --stock --tb=native "${tests[@]}"
   [[ $pin == 2.1 || -z $with_xla ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"

@@ -182,7 +182,6 @@ def test_a_release_of_these_wheels_is_installed_by_hash_from_a_file_server(tmp_p
     shutil.rmtree(made)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not load_pin(ROOT / "pins", PIN).companions, reason="this pin names none")
 def test_companions_of_the_constraints_work_with_this_torch(tmp_path):
     """Each calls an operator of its own C++, where it has any; torch stays what it is."""
@@ -255,6 +254,7 @@ def test_the_manifest_tells_what_is_there(manifest):
     assert str(Path.home()) not in text
 
 
+@pytest.mark.slow
 def test_castoff_install_makes_what_the_wheels_make_and_uninstall_undoes_it(tmp_path):
     """With castoff's package, on the real stock wheels: the same files, then the same stock files as before."""
     build = [*CASTOFF, "build", "--target", "package", "--pin", PIN, "--out", tmp_path]
