@@ -10,8 +10,6 @@ Needs valgrind and g++.
 from __future__ import annotations
 
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,24 +18,14 @@ import callgrind
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import all_but
+from side_by_side import all_but, run_all
 
 PROGRAM = Path(__file__).with_name("transformer_tracing.py")
 
 
 @dataclass(frozen=True)
-class Case:
-    """Two runs to compare."""
-
-    title: str  # what is compared
-    step: str  # the argument of transformer_tracing.py
-    topic: str  # the one that is on in the patched environment
-    limit: float  # the highest ratio allowed
-
-
-@dataclass(frozen=True)
 class Result:
-    title: str
+    title: str  # what is traced
     stock: int
     patched: int
     ratio: float
@@ -48,24 +36,25 @@ class Result:
         return self.ratio <= self.limit
 
 
-CASES = (
-    Case("autocast, exact-casts alone", "autocast", "exact-casts", 1.02),
-    Case("bfloat16, native-mul alone, not asked for", "bfloat16", "native-mul", 1.01),
-)
+# What a step of transformer_tracing.py shows, and the highest ratio allowed.
+STEPS = {
+    "autocast": ("autocast: exact-casts has casts to look at", 1.02),
+    "bfloat16": ("bfloat16: native-mul is not asked for", 1.01),
+}
 
 
 def measure(stock: Path, patched: Path) -> list[Result]:
-    """Run every program once, as many at a time as there are processors."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        both = [
-            (
-                pool.submit(callgrind.count, stock, PROGRAM, case.step),
-                pool.submit(callgrind.count, patched, PROGRAM, case.step, CASTOFF_DISABLE=all_but(case.topic)),
-            )
-            for case in CASES
-        ]
-        counts = [(theirs.result(), ours.result()) for theirs, ours in both]
-    return [Result(c.title, s, p, p / s, c.limit) for c, (s, p) in zip(CASES, counts, strict=True)]
+    """Count in both environments, with these two topics alone in the patched one."""
+    alone = {"CASTOFF_DISABLE": all_but("exact-casts", "native-mul")}
+    theirs, ours = run_all([(stock, {}), (patched, alone)], count)
+    return [
+        Result(title, theirs[step], ours[step], ours[step] / theirs[step], limit)
+        for step, (title, limit) in STEPS.items()
+    ]
+
+
+def count(python: Path, environment: dict[str, str]) -> dict[str, int]:
+    return callgrind.count_parts(python, PROGRAM, **environment)
 
 
 def main(

@@ -1,7 +1,4 @@
-"""The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind.
-
-python transformer_tracing.py autocast|bfloat16
-"""
+"""The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind."""
 
 import sys
 from pathlib import Path
@@ -15,7 +12,7 @@ from small_transformer import loss_of, model_and_data
 STEPS = 2
 
 
-def main(kind: str) -> None:
+def trace(kind: str) -> None:
     model, *data = model_and_data(torch.float32 if kind == "autocast" else torch.bfloat16)
 
     def step() -> None:
@@ -24,10 +21,11 @@ def main(kind: str) -> None:
 
     for _ in range(2):
         step()
-    with callgrind.counted():
+    with callgrind.counted(kind):
         for _ in range(STEPS):
             step()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for kind in ("autocast", "bfloat16"):
+        trace(kind)
