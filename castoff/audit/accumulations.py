@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -21,8 +21,8 @@ NARROW_ACCUMULATION = "narrow-accumulation"
 
 _NARROW = ("bf16", "f16")
 _SUMS = ("add", "multiply")
-_SUMMED = ("reduce", "reduce-window", "scatter", "select-and-scatter", "all-reduce", "reduce-scatter")
-_SHAPE = re.compile(r"\w+\[([^\]]*)\]")
+_COLLECTIVES = ("all-reduce", "reduce-scatter")
+_SUMMED = ("reduce", "reduce-window", "scatter", "select-and-scatter", *_COLLECTIVES)
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Accumulation:
     """A sum or product of many elements with a narrow result."""
 
     graph: int  # the number of its graph, from 0
-    hlo: str  # its name in the HLO
+    hlo: str  # its name in the HLO; of a collective of a sharded graph, in that of one device
     kind: str  # its opcode, such as "dot"
     dtype: str  # the dtype of the result, by XLA's name
     length: int  # how many elements or products are summed for one of the result; of a scatter, at most
@@ -52,12 +52,20 @@ def accumulations_of(step: Step) -> list[Accumulation]:
     for number, graph in enumerate(step.graphs):
         if not graph.hlo:
             continue
-        module = parse_hlo(graph.hlo)
-        for inner in module.instructions():
-            length = _length(inner, module) if inner.dtype in _NARROW else 0
-            if length > 1:
-                found.append(_accumulation(number, inner, length, step.records))
+        found += [_accumulation(number, *one, step.records) for one in _narrow(graph.hlo)]
+        if graph.partitioned:  # its collectives are the partitioner's; the rest is the graph's own
+            ones = [one for one in _narrow(graph.partitioned) if one[0].op in _COLLECTIVES]
+            found += [_accumulation(number, *one, step.records) for one in ones]
     return found
+
+
+def _narrow(hlo: str) -> Iterator[tuple[Instruction, int]]:
+    """Return what accumulates in a narrow dtype, and how many elements or products."""
+    module = parse_hlo(hlo)
+    for inner in module.instructions():
+        length = _length(inner, module) if inner.dtype in _NARROW else 0
+        if length > 1:
+            yield inner, length
 
 
 def read_accumulation(data: Mapping[str, Any]) -> Accumulation:
@@ -76,7 +84,7 @@ def _accumulation(graph: int, inner: Instruction, length: int, records: Mapping[
         kind=inner.op,
         dtype=inner.dtype,
         length=length,
-        shape=_sizes(inner),
+        shape=inner.sizes,
         operation=record.number if record else 0,
         phase=record.phase if record else UNKNOWN,
         module=module_of(record, records) if record else "",
@@ -91,7 +99,7 @@ def _length(inner: Instruction, module: Module) -> int:
 
 
 def _product_length(inner: Instruction, module: Module) -> int:
-    left, right = (_sizes(module.named[name]) for name in inner.operands)
+    left, right = (module.named[name].sizes for name in inner.operands)
     if inner.op == "dot":
         return prod(left[at] for at in _numbers(inner, "lhs_contracting_dims"))
     # The kernel's dimensions are o, i and those of the window, each named once.
@@ -102,7 +110,7 @@ def _product_length(inner: Instruction, module: Module) -> int:
 def _sum_length(inner: Instruction, module: Module) -> int:
     if inner.op not in _SUMMED or not _adds(inner, module):
         return 0
-    operands = [_sizes(module.named[name]) for name in inner.operands]
+    operands = [module.named[name].sizes for name in inner.operands]
     if inner.op == "reduce":
         return prod(operands[0][at] for at in _numbers(inner, "dimensions"))
     if inner.op == "scatter":  # all updates may go to one element
@@ -117,11 +125,6 @@ def _adds(inner: Instruction, module: Module) -> bool:
     """Tell whether the computation that an instruction applies adds or multiplies."""
     applied = _attribute(inner, r"\b(?:to_apply|scatter)=%?([\w.\-]+)")
     return any(step.root and step.op in _SUMS for step in module.computations.get(applied, ()))
-
-
-def _sizes(inner: Instruction) -> tuple[int, ...]:
-    match = _SHAPE.search(inner.shape)
-    return tuple(int(size.lstrip("<=")) for size in match[1].split(",") if size) if match else ()
 
 
 def _attribute(inner: Instruction, pattern: str) -> str:

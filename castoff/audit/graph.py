@@ -14,12 +14,11 @@ from functools import cached_property
 from math import prod
 
 from castoff.audit.dtypes import is_exact, is_float, size_of
-from castoff.formats.xla_text import Instruction, Node, parse_hlo, parse_ir
+from castoff.formats.xla_text import Instruction, Module, Node, parse_hlo, parse_ir
 
 SCOPE = "castoff"
 
 _RECORD = re.compile(rf"(?:^|/){SCOPE}(\d+)\.\d+(?=/|$)")
-_SHAPE = re.compile(r"(\w+)\[([^\]]*)\]")
 
 _VIEWS = frozenset(
     {
@@ -80,6 +79,7 @@ class Graph:
     hlo: str  # the HLO that it lowers to
     stablehlo: bytes = b""  # the same as portable StableHLO, if requested
     partitions: int = 1  # the devices that its shardings are for
+    partitioned: str = ""  # the HLO of one of several devices, if XLA told it
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -89,6 +89,20 @@ class Graph:
     def conversions(self) -> list[Conversion]:
         """Every conversion that it makes, in the order in which its nodes were lowered."""
         return _Conversions(self).all()
+
+    def bytes_of_a_device(self) -> int:
+        """The bytes that the casts between floating point dtypes read and write on one of several devices."""
+        module = parse_hlo(self.partitioned) if self.partitioned else Module({}, "")
+        casts = [
+            (prod(inner.sizes), module.named[inner.operands[0]].dtype, inner.dtype)
+            for inner in module.instructions()
+            if inner.op == "convert"
+        ]
+        return sum(
+            number * (size_of(source) + size_of(target))
+            for number, source, target in casts
+            if is_float(source) and is_float(target)
+        )
 
     def around(self, node: Node) -> dict[str, list[str]]:
         """The lines of a node, of its operands and of its users."""
@@ -150,8 +164,6 @@ class _Conversions:
         return found
 
     def _conversion(self, convert: Instruction, node: Node | None) -> Conversion:
-        match = _SHAPE.match(convert.shape)
-        assert match is not None
         path = self._behind(convert)
         behind = path[-1]
         source = self._instructions[convert.operands[0]].dtype
@@ -163,7 +175,7 @@ class _Conversions:
             origin=convert.op_name,
             source=source,
             target=convert.dtype,
-            shape=tuple(int(size.lstrip("<=")) for size in match[2].split(",") if size),
+            shape=convert.sizes,
             exactness=exactness_of(before, source, convert.dtype),
             of_product=behind.op in _PRODUCTS and is_exact(source, convert.dtype),
             product=record_of(behind.op_name) if behind.op in _PRODUCTS else None,

@@ -146,13 +146,16 @@ def totals_of(casts: Sequence[Cast]) -> dict[str, Any]:
 
 def _graph_as_dict(graph: Graph) -> dict[str, Any]:
     more = {"stablehlo": base64.b64encode(graph.stablehlo).decode()} if graph.stablehlo else {}
+    if graph.partitioned:
+        more["partitioned"] = graph.partitioned
     parts = {"reason": graph.reason, "place": graph.place, "partitions": graph.partitions}
     return {**parts, "ir": list(graph.ir), "hlo": graph.hlo, **more}
 
 
 def _graph(data: Mapping[str, Any]) -> Graph:
     stablehlo = base64.b64decode(data.get("stablehlo", ""))
-    return Graph(data["reason"], data["place"], tuple(data["ir"]), data["hlo"], stablehlo, data["partitions"])
+    parts = data["partitions"], data.get("partitioned", "")
+    return Graph(data["reason"], data["place"], tuple(data["ir"]), data["hlo"], stablehlo, *parts)
 
 
 def read_cast(data: Mapping[str, Any]) -> Cast:
@@ -181,6 +184,10 @@ def summary(report: Report) -> str:
     """Return the counts of a report as text."""
     totals = report.totals()
     lines = [f"{totals['casts']} casts, {totals['bytes']:,} bytes moved by them in one step"]
+    devices = max((graph.partitions for graph in report.graphs if graph.partitioned), default=1)
+    if devices > 1:
+        of_one = sum(graph.bytes_of_a_device() for graph in report.graphs)
+        lines.append(f"  {of_one:,} bytes on each of {devices} devices")
     for name in ("phase", "why", "exactness", "topic"):
         parts = [f"{key} {count}" for key, count in totals[f"by_{name}"].items() if key != "None"]
         if parts:

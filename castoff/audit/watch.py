@@ -18,7 +18,8 @@ from torch.utils.weak import TensorWeakRef
 from castoff.audit.casts import Record, Step
 from castoff.audit.graph import SCOPE, Graph
 from castoff.audit.operations import Operations, lines, tensors
-from castoff.tpu.trace import program_of
+from castoff.audit.partitions import partitioned
+from castoff.tpu.trace import partitions, program_of
 
 _XLAC = torch_xla._XLAC
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi")
@@ -65,9 +66,11 @@ class Watch:
             if "::" not in ir.replace("xla::device_data", "").replace("prim::Constant", ""):
                 return
             hlo = _XLAC._get_xla_tensors_hlo(roots)
-            stablehlo, partitions = program_of(roots) if self._stablehlo else (b"", 1)
+            stablehlo = program_of(roots)[0] if self._stablehlo else b""
+            devices = partitions()
+            of_one = partitioned(roots) if devices > 1 else ""
         place = "" if reason == "end of the step" else str(next(lines(), ""))
-        self._graphs.append(Graph(reason, place, tuple(ir.splitlines()), hlo, stablehlo, partitions))
+        self._graphs.append(Graph(reason, place, tuple(ir.splitlines()), hlo, stablehlo, devices, of_one))
 
     def step(self) -> Step:
         """Return the recorded step."""

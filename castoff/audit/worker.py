@@ -29,9 +29,12 @@ def main() -> int:
     # Packages of the user's environment, for an environment with torch and torch_xla only; and castoff itself.
     more = [path for path in os.environ.get("CASTOFF_MORE_PACKAGES", "").split(os.pathsep) if path]
     sys.path += [*more, str(Path(__file__).parents[2])]
+    from castoff.audit.partitions import dump_to
     from castoff.tpu.trace import fault, needs_values, problem_of
 
     sys.argv = [program]  # what the program reads
+    if data == "values":  # a program that shards its tensors is never run by shapes alone
+        dump_to(Path(report).parent / "xla")
     problem = _problem_of_text(program, function)  # before torch is imported, which takes seconds
     if problem is not None:
         return fault(*problem)

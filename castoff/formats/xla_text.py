@@ -28,6 +28,7 @@ _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[\d,]*\]<=\[[^ ]*\])")
 _DIMENSIONS = re.compile(r"(?:dimensions|\w+_(?:contracting|batch)_dims)=\{[^}]*\}")
 _DTYPE = re.compile(r"[a-z]\w*(?=\[)")
+_SIZES = re.compile(r"\[([^\]]*)\]")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,12 @@ class Instruction:
         """Its dtype, such as "bf16"; of a tuple, that of the first element."""
         match = _DTYPE.search(self.shape)
         return match[0] if match else ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of its dimensions, the largest of one whose size varies; of a tuple, those of the first element."""
+        match = _SIZES.search(self.shape)
+        return tuple(int(size.lstrip("<=")) for size in match[1].split(",") if size) if match else ()
 
 
 @dataclass(frozen=True)

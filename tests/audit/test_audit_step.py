@@ -13,6 +13,7 @@ import torch_xla
 from torch import nn
 
 from castoff.audit import audit, worker
+from castoff.audit.report import Report
 from castoff.audit.watch import Watch
 from castoff.tpu.trace import BAD_PROGRAM
 
@@ -616,6 +617,11 @@ class TestPrograms:
         told = [(cast["source"], cast["target"], cast["why"], cast["bytes"]) for cast in found["casts"]]
         # Bytes are those of all devices.
         assert told[:2] == [("f32", "bf16", "explicit", 64 * 16 * 6), ("bf16", "f32", "explicit", 64 * 8 * 6)]
+        narrow = [(one["kind"], one["dtype"], one["length"], one["phase"]) for one in found["accumulations"]]
+        assert [one for one in narrow if one[0] != "dot"] == [("all-reduce", "bf16", 4, "backward")]
+        graph = Report.from_dict(found).graphs[0]
+        # Each device casts a quarter of the inputs and of the results, forward and backward.
+        assert graph.bytes_of_a_device() == (64 * 16 * 6 + 2 * 64 * 8 * 6) // 4
 
     @pytest.mark.parametrize(
         ("function", "found"),
