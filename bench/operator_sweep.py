@@ -107,65 +107,69 @@ def counts(differences: dict[Key, str]) -> dict[str, int]:
     return found | {f"{group}: operators": len(operators[group]) for group in sorted(operators)}
 
 
-def lines_of(differences: dict[Key, Row]) -> list[Row]:
-    """A line for each operator, phase, kind and reason."""
+def lines_of(differences: dict[Key, Row], reasons: bool = True) -> list[Row]:
+    """A line for each operator, phase, kind and, if asked for, reason."""
     grouped: dict[tuple[str, str, str, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for (op, dtype, phase, number), row in differences.items():
-        grouped[op, phase, row["kind"], reason_of(row)][dtype].append(number)
+        grouped[op, phase, row["kind"], reason_of(row) if reasons else ""][dtype].append(number)
     return [
         {
             "operator": op,
             "phase": phase,
             "kind": kind,
-            "reason": reason,
+            **({"reason": reason} if reasons else {}),
             "samples": {dtype: sorted(numbers[dtype]) for dtype in plan.DTYPES if dtype in numbers},
         }
         for (op, phase, kind, reason), numbers in sorted(grouped.items())
     ]
 
 
-def recorded(record: Record) -> dict[Key, str]:
+def recorded(lines: list[Row]) -> dict[Key, str]:
     """The kind of each recorded difference."""
     return {
         (line["operator"], dtype, line["phase"], number): line["kind"]
-        for line in record["differs"]
+        for line in lines
         for dtype, numbers in line["samples"].items()
         for number in numbers
     }
 
 
 def record_of(selection: str, stock: list[Row], castoff: list[Row]) -> Record:
-    on_stock, here = differing(stock), differing(castoff)
     operators = sorted({row["op"] for row in castoff})
     return {
         "selection": selection,
         "operators": len(operators),
         "calls": sum(len(row["chosen"]) for row in castoff if "chosen" in row),
-        "stock": counts({key: row["kind"] for key, row in on_stock.items()}),
-        "mended": sorted({op for op, *_ in on_stock} - {op for op, *_ in here}),
         "on the CPU": sorted({row["op"] for row in castoff if "fallback" in row}),
         "families": {
             name: [op for op in operators if op.startswith(beginnings)] for name, beginnings in FAMILIES.items()
         },
-        "differs": lines_of(here),
+        "differs": lines_of(differing(castoff)),
+        "differs on stock": lines_of(differing(stock), reasons=False),
     }
+
+
+def mended(record: Record) -> dict[Key, str]:
+    """What differs on stock, of the operators and dtypes of which nothing differs on castoff's wheels."""
+    here = {(op, dtype) for op, dtype, *_ in recorded(record["differs"])}
+    return {key: kind for key, kind in recorded(record["differs on stock"]).items() if key[:2] not in here}
 
 
 def text_of(record: Record) -> str:
     """The record as JSON with a line for each difference."""
-    head = {key: value for key, value in record.items() if key != "differs"}
-    lines = ",\n".join(" " + json.dumps(line) for line in record["differs"])
-    return json.dumps(head, indent=1)[:-2] + f',\n "differs": [\n{lines}\n ]\n}}\n'
+    lists = ("differs", "differs on stock")
+    text = json.dumps({key: value for key, value in record.items() if key not in lists}, indent=1)[:-2]
+    for key in lists:
+        lines = ",\n".join(" " + json.dumps(line) for line in record[key])
+        text += f',\n "{key}": [\n{lines}\n ]'
+    return text + "\n}\n"
 
 
 def again(record: Record, python: Path) -> Record:
     """The record after its operators were run again."""
     operators = sorted({line["operator"] for line in record["differs"]})
     rows = swept(python, *SELECTION[record["selection"]], *(word for op in operators for word in ("--op", op)))
-    lines = lines_of(differing(rows))
-    left = {line["operator"] for line in lines}
-    mended = sorted({*record["mended"], *(op for op in operators if op not in left)})
-    return {**record, "mended": mended, "differs": lines}
+    return {**record, "differs": lines_of(differing(rows))}
 
 
 # ---- the comparison
@@ -173,7 +177,7 @@ def again(record: Record, python: Path) -> Record:
 
 def unlike(record: Record, rows: list[Row]) -> list[str]:
     """What is not as recorded, of the samples that were run."""
-    known, found = recorded(record), judged(rows)
+    known, found = recorded(record["differs"]), judged(rows)
     ran = {(r["op"], r["dtype"]): {-1, *r["chosen"]} for r in rows if "chosen" in r}
     problems = []
     for key, row in differing(rows).items():
@@ -214,26 +218,49 @@ HOW = {
 
 
 def page(record: Record) -> str:
-    return "\n\n".join([BEGIN, summary(record), *reasons(record), families(record), END])
+    return "\n\n".join([BEGIN, summary(record), *mends(record), *reasons(record), families(record), END])
 
 
 def summary(record: Record) -> str:
-    stock, castoff = record["stock"], counts(recorded(record))
+    stock, castoff = counts(recorded(record["differs on stock"])), counts(recorded(record["differs"]))
     rows = [("silently different calls", "silent in all"), ("… in so many operators", "silent: operators")]
     rows += [(f"… {HOW[kind]}", kind) for kind in HOW if kind not in RAISING]
     rows += [("raising calls", "raises in all"), ("… in so many operators", "raises: operators")]
     rows += [(f"… {HOW[kind]}", kind) for kind in RAISING]
     lines = [
-        f"| {title} |" + (f" {stock.get(key, 0):,} |" if stock else "") + f" {castoff.get(key, 0):,} |"
+        f"| {title} | {stock.get(key, 0):,} | {castoff.get(key, 0):,} |"
         for title, key in rows
         if stock.get(key) or castoff.get(key)
     ]
     what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
-    columns = ["stock", "castoff"] if stock else ["castoff"]
-    title = f"| {record['operators']} operators, {record['calls']:,} calls | {' | '.join(columns)} |"
-    mended = f"Operators of which stock gets some call wrong, and castoff none: {names(record['mended'])}."
-    head = [what, "", title, "|---" * (1 + len(columns)) + "|"]
-    return "\n".join([*head, *lines, *(["", mended] if stock else [])])
+    title = f"| {record['operators']} operators, {record['calls']:,} calls | stock | castoff |"
+    return "\n".join([what, "", title, "|---|---|---|", *lines])
+
+
+def mends(record: Record) -> list[str]:
+    """What stock gets wrong and castoff right, a row for each way and set of dtypes."""
+    silent, raising = defaultdict(set), defaultdict(set)
+    for (op, dtype, phase, _), kind in mended(record).items():
+        (raising if kind in RAISING else silent)[how(kind, phase), op].add(dtype)
+    parts = ["## What castoff mends", "Operators and dtypes of which stock gets a call wrong, and castoff none."]
+    for title, found in (("Silently different on stock", silent), ("Raises or ends the process on stock", raising)):
+        grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for (way, op), dtypes in found.items():
+            grouped[way, ", ".join(d for d in plan.DTYPES if d in dtypes)].append(op)
+        head = [
+            f"### {title}: {len({op for _, op in found})} operators",
+            "",
+            "| stock | castoff | dtypes | operators |",
+        ]
+        rows = [
+            f"| {way} | right | {dtypes} | {names(sorted(ops))} |" for (way, dtypes), ops in sorted(grouped.items())
+        ]
+        parts.append("\n".join([*head, "|---|---|---|---|", *rows]))
+    return parts
+
+
+def how(kind: str, phase: str) -> str:
+    return HOW[kind] + ("" if phase in ("forward", "alias", "distribution") else ", of a gradient")
 
 
 def reasons(record: Record) -> list[str]:
@@ -245,14 +272,11 @@ def reasons(record: Record) -> list[str]:
             continue
         grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
         for line in lines:
-            how = HOW[line["kind"]] + (
-                "" if line["phase"] in ("forward", "alias", "distribution") else ", of a gradient"
-            )
-            grouped[how, ", ".join(line["samples"])].append(line["operator"])
-        calls = {(op, dtype, n) for (op, dtype, _, n) in recorded({"differs": lines})}
+            grouped[how(line["kind"], line["phase"]), ", ".join(line["samples"])].append(line["operator"])
+        calls = {(op, dtype, n) for (op, dtype, _, n) in recorded(lines)}
         table = [
-            f"| {how} | {dtypes} | {', '.join(f'`{op}`' for op in sorted(set(operators)))} |"
-            for (how, dtypes), operators in sorted(grouped.items())
+            f"| {way} | {dtypes} | {names(sorted(set(operators)))} |"
+            for (way, dtypes), operators in sorted(grouped.items())
         ]
         head = ["| how | dtypes | operators |", "|---|---|---|"]
         parts.append("\n".join([f"### {reason.title}: {len(calls)} calls", "", reason.text, "", *head, *table]))

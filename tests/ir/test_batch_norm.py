@@ -15,6 +15,7 @@ bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
+ends_the_process_on_stock = pytest.mark.ends_the_process_on_stock
 nn = torch.nn
 
 
@@ -138,6 +139,7 @@ def gradients(layer, x, device, compiled=False):
     return [leaf.grad.cpu(), *(p.grad.cpu() for p in layer.parameters())]
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 @pytest.mark.parametrize("name", LAYERS)
 def test_backward_in_evaluation_mode(name):
@@ -146,6 +148,7 @@ def test_backward_in_evaluation_mode(name):
     assert_close(found, expected)
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 @pytest.mark.parametrize(("parameters", "of"), ((f32, bf16), (bf16, bf16), (f64, f64)), ids=str)
 def test_dtypes_of_the_backward_in_evaluation_mode(parameters, of):
@@ -156,6 +159,7 @@ def test_dtypes_of_the_backward_in_evaluation_mode(parameters, of):
     assert_close(found, expected, 3e-2 if of is bf16 else 1e-6)
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 def test_backward_of_a_compiled_layer_in_evaluation_mode():
     make, shape = LAYERS["2d"]
@@ -163,6 +167,7 @@ def test_backward_of_a_compiled_layer_in_evaluation_mode():
     assert_close(found, gradients(with_statistics(make), data(*shape), "cpu"))
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 def test_frozen_statistics_of_a_network_that_trains():
     def grads(device):
@@ -176,6 +181,7 @@ def test_frozen_statistics_of_a_network_that_trains():
     assert_close(grads(DEVICE), grads("cpu"))
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 def test_ir_of_the_backward_in_evaluation_mode():
     layer = with_statistics(LAYERS["2d"][0]).to(DEVICE)

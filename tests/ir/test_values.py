@@ -88,10 +88,16 @@ return %17
 
 
 @fails_on_stock
-@pytest.mark.parametrize("dtype", (f32, bf16, f16), ids=str)
+@pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 def test_gradients_of_hardswish_and_logsigmoid(dtype):
-    x = torch.cat([torch.tensor([-3.0, 3.0]), torch.linspace(-12, 12, 62)]).to(dtype)
-    assert_same((F.hardswish, F.logsigmoid), x, gradients=True)
+    assert_same((F.hardswish, F.logsigmoid), torch.linspace(-12, 12, 62).to(dtype), gradients=True)
+
+
+@fails_on_stock
+@pytest.mark.since("2.8", "one gradient of hardswish at 3 on the CPU, whatever the tensor's size")
+@pytest.mark.parametrize("dtype", (f32, bf16, f16), ids=str)
+def test_gradients_of_hardswish_where_its_pieces_meet(dtype):
+    assert_same([F.hardswish], torch.tensor([-3.0, 3.0]).to(dtype), gradients=True)
 
 
 @fails_on_stock
@@ -224,6 +230,7 @@ def test_nll_loss_of_an_empty_batch_and_of_one_row(reduction):
 # ---- arguments that stock refuses
 
 
+@ends_the_process_on_stock("2.6")
 @fails_on_stock
 @pytest.mark.parametrize("shapes", (((3,), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 1, 3))), ids=str)
 def test_clamp_by_a_tensor_of_another_shape(shapes):

@@ -60,9 +60,19 @@ def test_a_record_is_what_was_found(bench):
     made = json.loads(bench.text_of(bench.record_of("quick", [*rows, row("raises", number=3)], rows)))
     assert not bench.unlike(made, rows)
     assert (made["operators"], made["calls"]) == (1, 2)
-    assert made["stock"]["silent in all"] == 1 and made["stock"]["raises in all"] == 1
+    assert "| silently different calls | 1 | 1 |" in bench.page(made)
+    assert "| raising calls | 1 | 0 |" in bench.page(made)
     assert "| 1 operators, 2 calls | stock | castoff |" in bench.page(made)
     assert len(bench.unlike(made, [CHOSEN, row(), row(number=3)])) == 2
+
+
+def test_the_page_has_what_is_right_now(bench):
+    stock = [CHOSEN, row("dtype", 1e9), row("raises", number=3)]
+    assert not bench.mended(bench.record_of("quick", stock, stock))
+    page = bench.page(bench.record_of("quick", stock, [CHOSEN, row(), row(number=3)]))
+    assert "Silently different on stock: 1 operators" in page
+    assert "| wrong dtype | right | f32 | `sum` |" in page
+    assert "| raises at the call | right | f32 | `sum` |" in page
 
 
 def test_what_ci_runs_is_part_of_the_whole(bench):
