@@ -66,6 +66,8 @@ class RecipeFile(Model):
     """The topic's files that upstream does not get."""
     replace: tuple[Replacement, ...] = ()
     """What is written differently there."""
+    not_compiled: str = ""
+    """Why its C++ cannot be compiled here, if so; the texts begin with it."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,18 @@ class Recipe:
     tests: tuple[str, ...]  # the test files, by their paths upstream
     drop: tuple[str, ...]  # the topic's files that upstream does not get
     replace: tuple[Replacement, ...]  # what is written differently there
+    not_compiled: str  # why its C++ cannot be compiled here, if so
+
+    @property
+    def caveat(self) -> str:
+        """The paragraph that says that its C++ was not compiled, if so."""
+        return f"Not compiled here: {self.not_compiled}.\n\n" if self.not_compiled else ""
 
     @property
     def message(self) -> str:
         """The commit's message."""
         links = "".join(f"{link}\n" for link in self.topic.upstream)
-        return f"{self.title}\n\n{self.body.strip()}\n\n{links}"
+        return f"{self.title}\n\n{self.caveat}{self.body.strip()}\n\n{links}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ def load_recipe(topic: Topic) -> Recipe:
         expected = f"test files in patches/{topic.key}/upstream/tree"
         fail(path, TopicError, [("tests", expected, f"no {', no '.join(absent)}" if absent else "none")])
     body, measured = ((folder / name).read_text(encoding="utf-8") for name in ("message.md", "measured.md"))
-    return Recipe(topic, read.title, body, measured, read.tests, read.drop, read.replace)
+    return Recipe(topic, read.title, body, measured, read.tests, read.drop, read.replace, read.not_compiled)
 
 
 def stack_of(topic: Topic, topics: Sequence[Topic]) -> tuple[Topic, ...]:
@@ -433,7 +441,9 @@ def _stage_one(
         console.note(f"{len(new)} new files, {len(changed)} changed ones")
     with console.step("style", "upstream's own format and lint"):
         notes = list(conform(tree, new, changed, context))
-    if compile_cpp:
+    if recipe.not_compiled:
+        notes.append(f"The C++ was not compiled: {recipe.not_compiled}.")
+    elif compile_cpp:
         with console.step("compile", "the C++ against that release's headers"):
             notes.append(_compile(tree, [*new, *changed], staging.headers, python, context))
     else:
@@ -632,9 +642,10 @@ def pull_request(one: Staged, number: int, count: int, version: str) -> str:
         without = f"The same without the change:\n\n{without}"
     notes = "".join(_MARKDOWN_LINK.format(note) for note in one.notes)
     links = "".join(_MARKDOWN_LINK.format(link) for link in recipe.topic.upstream)
-    where = f"On the wheel of {recipe.topic.project} {version} with this change applied, not on a build of the branch:"
+    how = "that has this behaviour by other code" if recipe.not_compiled else "with this change applied"
+    where = f"On the wheel of {recipe.topic.project} {version} {how}, not on a build of the branch:"
     return (
-        f"# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
+        f"{recipe.caveat}# {recipe.title}\n\n{stack}{recipe.body.strip()}\n\n"
         f"## What was measured\n\n{recipe.measured.strip()}\n\n"
         f"## Test plan\n\n{where}\n\n{plan}{without}{notes}\n## Links\n\n{links}"
     )

@@ -241,6 +241,38 @@ def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout
     assert "3 Python files have the format of the tree's .style.yapf" in text
 
 
+def test_cpp_that_cannot_be_compiled_here_says_so_first(tree: Tree, xla_checkout: Path, tmp_path: Path) -> None:
+    kernels = xla_checkout / "torch_xla/csrc/kernels.cpp"
+    kernels.parent.mkdir()
+    kernels.write_text('#include "of_its_own_build.h"\nint first();\n')
+    git(xla_checkout, "add", "--all")
+    git(xla_checkout, "commit", "--quiet", "--message", "kernels")
+    replace = '[[replace]]\nfiles = ["torch_xla/csrc/kernels.cpp"]\nold = "first();"\nnew = "fourth();"\n'
+    head, tail = XLA_STAGE.split("\n\n", 1)
+    tree.topic(
+        "fourth",
+        {
+            "files/torch_xla/_fourth.py": "def fourth():\n    return 4\n",
+            "files/torch_xla/_unwanted.py": "",
+            "upstream/stage.toml": f'{head}\nnot_compiled = "it has no headers"\n{replace}\n{tail}',
+            "upstream/message.md": "There were three.\n",
+            "upstream/measured.md": "There are four.\n",
+            "upstream/tree/test/test_fourth.py": XLA_TEST,
+        },
+        "torch_xla",
+        kind='"waiting"',
+        upstream='["https://github.com/pytorch/xla/issues/4"]',
+    )
+    _stage(tree, xla_checkout, "fourth", compile_cpp=True)
+    assert "int fourth();" in git(xla_checkout, "show", "fourth:torch_xla/csrc/kernels.cpp")
+    caveat = "Not compiled here: it has no headers.\n\n"
+    message = git(xla_checkout, "log", "-1", "--format=%b", "fourth")
+    text = (tmp_path / "staged" / "pull-request.md").read_text()
+    assert message.startswith(caveat)
+    assert text.startswith(f"{caveat}# [runtime] Add the fourth\n")
+    assert "that has this behaviour by other code" in text
+
+
 def test_on_a_machine_of_ci_the_tests_run_as_on_any(
     tree: Tree, topic: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,22 +3,19 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/VariableHooksInterface.h>
 #include <c10/util/Optional.h>
-#include <torch/csrc/castoff/torch_version.h>
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 
 namespace torch::castoff {
 
 // VariableHooks that hand every call on to the ones they were put in front of. A topic derives from
-// it and overrides what it changes; several topics stack.
+// it and overrides what it changes; several topics stack. For torch before 2.10.
 struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
   using Base = at::TensorBase;
-  // A reference to a std::shared_ptr<Node>, or to a c10::intrusive_ptr<Node> in later releases.
-  using GradFn = decltype(std::declval<const at::impl::VariableHooksInterface&>().grad_fn(
-      std::declval<const Base&>()));
+  using GradFn = const std::shared_ptr<torch::autograd::Node>&;
 
   explicit ForwardingVariableHooks(at::impl::VariableHooksInterface* next) : next_(next) {}
 
@@ -54,15 +51,6 @@ struct ForwardingVariableHooks : at::impl::VariableHooksInterface {
                                                torch::jit::Stack* stack) const override {
     next_->basic_autograd_not_implemented_fallback(op, dispatch_keys, stack);
   }
-#if CASTOFF_TORCH_AT_LEAST(2, 10)
-  std::optional<c10::ScalarType> grad_dtype(const Base& self) const override {
-    return next_->grad_dtype(self);
-  }
-  void set_grad_dtype(const Base& self,
-                      const std::optional<c10::ScalarType>& grad_dtype) const override {
-    next_->set_grad_dtype(self, grad_dtype);
-  }
-#endif
 
  private:
   at::impl::VariableHooksInterface* next_;
