@@ -94,7 +94,9 @@ def _warn_disabled() -> None:
 
 def _follow_precision() -> None:
     """Tell the C++ half what ``set_mat_mul_precision`` sets, which nothing exports."""
-    set_precision = _XLAC._xla_set_mat_mul_precision
+    set_precision = getattr(_XLAC, "_xla_set_mat_mul_precision", None)
+    if set_precision is None:
+        return
 
     @functools.wraps(set_precision)
     def set_and_say(precision):
@@ -105,7 +107,8 @@ def _follow_precision() -> None:
         _change(_native.castoff_native_attention_default_precision, precision == "default")
 
     _XLAC._xla_set_mat_mul_precision = set_and_say
-    say(_XLAC._xla_get_mat_mul_precision())
+    # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
+    say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
 
 
 def install() -> None:
