@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from castoff.core.errors import CastoffError  # noqa: E402 - found by the line above
 from castoff.tpu.client import TpuCompiler  # noqa: E402
+from castoff.tpu.trace import FOR_TPU  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_attention.json"
 PROGRAM = """
@@ -87,7 +88,7 @@ TOPOLOGIES = ["v5e:2x2", "v6e:2x2"]
 def trace(python: Path, column: str, folder: Path) -> dict[str, bytes]:
     """Each program's StableHLO, as one torch_xla makes it."""
     folder.mkdir()
-    environment = {**os.environ, "PJRT_DEVICE": "CPU"}
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", **FOR_TPU}
     command = [python, "-c", PROGRAM, ROOT, folder, column]
     result = subprocess.run(command, env=environment, capture_output=True, check=False)
     if result.returncode != 0:

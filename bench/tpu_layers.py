@@ -4,9 +4,9 @@
 
 Runs in an environment with torch_xla and transformers, with PJRT_DEVICE=CPU, and writes FOLDER/LAYER for each layer.
 The layers are transformers' own modules with its sdpa attention, and one that is written here; no dropout, nothing is
-downloaded and nothing is computed. "opted in": `narrow_attention(True)` and `native_mul_context()`. "flash_attention"
-is that with torch_xla's Pallas kernel in the place of `scaled_dot_product_attention`; CASTOFF_JAX names a folder of
-packages with jax, which lowers it.
+downloaded and nothing is computed. "opted in": `native_mul_context()`. "flash_attention" is that with torch_xla's
+Pallas kernel in the place of `scaled_dot_product_attention`; CASTOFF_JAX names a folder of packages with jax, which
+lowers it.
 """
 
 from __future__ import annotations
@@ -162,7 +162,6 @@ def column(name: str) -> Iterator[None]:
         return
     from torch_xla import experimental
 
-    experimental.narrow_attention(True)
     if name == "flash_attention":
         from torch_xla.experimental import custom_kernel
 

@@ -39,7 +39,7 @@ from before_after import replaced  # noqa: E402 - found by the line above
 from castoff.core.errors import CastoffError  # noqa: E402
 from castoff.formats.xla_text import parse_hlo  # noqa: E402
 from castoff.tpu.client import Compiled, TpuCompiler  # noqa: E402
-from castoff.tpu.trace import casts_of  # noqa: E402
+from castoff.tpu.trace import FOR_TPU, casts_of  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_models.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
@@ -143,7 +143,7 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_", "JAX_"))}
     (with_jax,) = (pythons.compiler.parent.parent / "lib").glob("python*/site-packages")
     environment |= {"PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
-    environment |= {"CASTOFF_JAX": str(with_jax)}
+    environment |= {"CASTOFF_JAX": str(with_jax), **FOR_TPU}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"the layers cannot be traced: {' '.join(map(str, command))}\n{done.stderr}")

@@ -24,6 +24,7 @@ from castoff.formats.xla_text import parse_hlo
 from castoff.model.pin import Pin
 from castoff.tpu.client import Compiled, TpuCompiler
 from castoff.tpu.program import fault_of, packages_of, parse_target, with_values_if_needed
+from castoff.tpu.trace import FOR_TPU
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def audit_program(
         devices = compiler.devices(request.topology)
         reports = {}
         for name, (interpreter, more) in environments.items():
-            report = _audit(request, interpreter, {"CPU_NUM_DEVICES": str(devices), **more}, context)
+            report = _audit(request, interpreter, {"CPU_NUM_DEVICES": str(devices), **FOR_TPU, **more}, context)
             reports[name] = _on_tpu(report, request, compiler, context)
     return reports
 
@@ -164,7 +165,8 @@ def try_settings(request: Request, report: Report, pin: Pin, context: Context) -
     """
     here = program_python(request.python, pin, context)
     alone = replace(request, topology=None)
-    return tried(report, lambda more: _audit(alone, here, more, context))
+    device = {} if request.topology is None else FOR_TPU
+    return tried(report, lambda more: _audit(alone, here, {**device, **more}, context))
 
 
 def meta_program(request: Request, pin: Pin, context: Context) -> dict[str, Any]:

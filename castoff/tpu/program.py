@@ -204,8 +204,8 @@ def _trace(
     with tempfile.TemporaryDirectory(prefix="castoff-trace-") as folder:
         path = Path(folder) / "graphs.json"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PJRT_")}
+        environment.update(more, **trace.FOR_TPU)
         environment.update(
-            more,
             PJRT_DEVICE="CPU",
             CPU_NUM_DEVICES=str(devices),
             XLA_SAVE_TENSORS_FILE=str(path.with_name("graphs")),

@@ -34,6 +34,9 @@ _MAIN = re.compile(
     re.MULTILINE,
 )
 
+FOR_TPU = {"CASTOFF_TRACE_FOR": "TPU"}
+"""The environment of a process whose graphs are for a TPU: where castoff's wheels ask for the device, it is one."""
+
 BAD_PROGRAM = 3
 """The exit status of a script if the program or the environment is wrong; the last line has the reason."""
 

@@ -15,7 +15,7 @@ from small_transformer import casts, gradients, loss_of, model_and_data
 from tensors import random
 from torch import nn
 from torch.nn import functional as F
-from torch_xla import experimental
+from torch_xla import backends, experimental
 
 DEVICE = torch_xla.device()
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
@@ -31,7 +31,24 @@ def narrow():
     """The process rounds the weights of attention."""
     experimental.narrow_attention(True)
     yield
-    experimental.narrow_attention(False)
+    experimental.narrow_attention("auto")
+
+
+@pytest.fixture
+def tpu():
+    """The process traces what it would on a TPU."""
+    from torch_xla import _native_attention  # stock wheels have none
+
+    _native_attention.trace_for_tpu(True)
+    yield
+    _native_attention.trace_for_tpu(False)
+
+
+@pytest.fixture
+def precision():
+    """Sets the precision of matrix products."""
+    yield backends.set_mat_mul_precision
+    backends.set_mat_mul_precision("default")
 
 
 def operands(*sizes, dtype=bf16, grad=True):
@@ -120,6 +137,100 @@ def test_narrow(narrow, dropout):
     assert dots(result) == ["bf16 bf16 f32"] * 2
     result.backward(grad)
     assert dots(*(t.grad for t in leaves)) == ["bf16 bf16 f32"] * 6
+
+
+WIDE, NARROW = ["bf16 bf16 f32", "f32 bf16 f32"], ["bf16 bf16 f32"] * 2
+
+
+@fails_on_stock
+def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, precision):
+    """For the products alone: there the matrix unit rounds float32 operands; at any other precision it does not."""
+    _, leaves = operands()
+    grad = random(*SIZES, seed=3).to(DEVICE)
+    for asked, expected in {"default": NARROW, "high": WIDE, "highest": WIDE}.items():
+        precision(asked)
+        result = F.scaled_dot_product_attention(*leaves)
+        assert dots(result) == expected
+        gradients = dots(*torch.autograd.grad(result, leaves, grad))
+        assert ("f32 bf16 f32" not in gradients) == (expected == NARROW)
+        assert not experimental.is_narrow_attention()
+
+
+@fails_on_stock
+@pytest.mark.parametrize("options", [{"scale": 1.0}, {"scale": -0.25}, {}], ids=["1", "-1/4", "of 16"])
+def test_on_a_tpu_the_weights_of_an_exact_scale_are_wide(tpu, options):
+    """Its root is a power of two: a TPU computes the scores of torch's formula exactly."""
+    _, leaves = operands(*((2, 3, 5, 16),) * 3, grad=False)
+    assert dots(F.scaled_dot_product_attention(*leaves, **options)) == WIDE
+
+
+def by_torch_on_a_tpu(q, k, v, grad, scale):
+    """The result of torch's formula and its gradients, as a TPU computes them: products of rounded operands."""
+
+    def product(a, b):
+        return a.bfloat16().float() @ b.bfloat16().float()
+
+    root = scale**0.5
+    q, k, v, grad = (q.float() * root, k.float() * root, v.float(), grad.float())
+    p = product(q, k.mT).softmax(-1)
+    of_p = product(grad, v.mT)
+    of_scores = p * (of_p - (p * of_p).sum(-1, keepdim=True))
+    gradients = product(of_scores, k) * root, product(of_scores.mT, q) * root, product(p.mT, grad)
+    return [t.bfloat16() for t in (product(p, v), *gradients)]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("width", [8, 64, 128])
+@pytest.mark.parametrize("peaked", [1, 3])
+def test_on_a_tpu_as_exact_as_torchs_formula(tpu, width, peaked):
+    cpu, _ = operands(*((2, 4, 256, width),) * 3)
+    cpu[0] *= peaked
+    grad = random(*cpu[0].shape, seed=3)
+    attend = F.scaled_dot_product_attention
+    exact = oracle(attend, cpu, None, grad)
+    ours = errors(computed(attend, cpu, None, grad), exact)
+    stock = errors(by_torch_on_a_tpu(*cpu, grad, width**-0.5), exact)
+    assert all(found <= limit for found, limit in zip(ours, stock, strict=True)), (ours, stock)
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("choice", "expected"), [(False, WIDE), (True, NARROW)])
+@pytest.mark.parametrize("asked", ["default", "highest"])
+def test_a_choice_holds_on_every_device(choice, expected, asked, tpu, precision):
+    _, leaves = operands(grad=False)
+    precision(asked)
+    experimental.narrow_attention(choice)
+    try:
+        assert dots(F.scaled_dot_product_attention(*leaves)) == expected
+    finally:
+        experimental.narrow_attention("auto")
+
+
+@fails_on_stock
+def test_float16_weights_are_wide_on_a_tpu(tpu):
+    """Rounded to float16, which has not float32's range, their gradients could overflow."""
+    _, leaves = operands(grad=False, dtype=f16)
+    assert dots(F.scaled_dot_product_attention(*leaves)) == ["f16 f16 f32", "f32 f16 f32"]
+
+
+@fails_on_stock
+def test_a_graph_of_one_form_is_not_run_as_another(tpu):
+    _, leaves = operands(Q, K, K)
+    grad = random(*Q, seed=3).to(DEVICE)
+
+    def of_query(choice):
+        experimental.narrow_attention(choice)
+        return torch.autograd.grad(F.scaled_dot_product_attention(*leaves), leaves, grad)[0].cpu()
+
+    auto, wide, narrow, again = map(of_query, ("auto", False, True, "auto"))
+    assert torch.equal(auto, again)
+    assert not any(map(torch.equal, (auto, auto, wide), (wide, narrow, narrow)))
+
+
+@fails_on_stock
+def test_what_is_no_choice():
+    with pytest.raises(ValueError, match='expected True, False or "auto", found 2'):
+        experimental.narrow_attention(2)
 
 
 @fails_on_stock
@@ -498,7 +609,7 @@ def test_torch_compile():
         for a, b in zip(changed, eager(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
     finally:
-        experimental.narrow_attention(False)
+        experimental.narrow_attention("auto")
     assert not all(map(torch.equal, wide, changed)), "a function is compiled again when the choice changes"
 
 
@@ -528,8 +639,10 @@ print("dots", text.count("dot_general"), "casts", text.count("cast"))
 @fails_on_stock
 @pytest.mark.default_pin
 @pytest.mark.slow
-def test_environment():
-    assert "dots 2 casts 2" in run("-c", PROGRAM, XLA_NARROW_ATTENTION="1")
+@pytest.mark.parametrize(("narrow", "device", "casts"), [("1", "", 2), ("auto", "TPU", 2), ("0", "TPU", 1)])
+def test_environment(narrow, device, casts):
+    output = run("-c", PROGRAM, XLA_NARROW_ATTENTION=narrow, CASTOFF_TRACE_FOR=device)
+    assert f"dots 2 casts {casts}" in output
 
 
 ASK_FOR_IT = "import torch_xla\ntorch_xla.experimental.narrow_attention(True)\n" + PROGRAM

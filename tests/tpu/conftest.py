@@ -76,6 +76,19 @@ def tpu_compiler():
         yield compiler
 
 
+@pytest.fixture(autouse=True)
+def traced_for_tpu():
+    """The tests' process traces what it would on a TPU; stock wheels do not ask."""
+    try:
+        from torch_xla._native_attention import trace_for_tpu
+    except ImportError:
+        yield
+        return
+    trace_for_tpu(True)
+    yield
+    trace_for_tpu(False)
+
+
 @pytest.fixture(scope="session")
 def tpu_hlo(tpu_compiler):
     """Compile a pending graph for TPUs: ``tpu_hlo(fn_or_tensors, topology="v5e:2x2", options=…)``."""

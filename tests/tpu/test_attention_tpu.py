@@ -4,11 +4,12 @@ import pytest
 import torch
 from device_data import data
 from torch.nn.functional import scaled_dot_product_attention
-from torch_xla import experimental
+from torch_xla import backends, experimental
 
 SIZES = (4, 8, 1024, 64)
 
 fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
 
 
 def by_torch(q, k, v, **options):
@@ -24,19 +25,52 @@ def step(attend, **options):
     return [result, *(t.grad for t in leaves)]
 
 
+def chosen(choice):
+    """The same with weights of a form that was asked for."""
+    experimental.narrow_attention(choice)
+    try:
+        return step(scaled_dot_product_attention)
+    finally:
+        experimental.narrow_attention("auto")
+
+
 @fails_on_stock
 def test_a_step_of_attention(tpu_hlo, topology):
-    """Fewer cycles and bytes than with torch's formula, and with narrow weights again fewer cycles."""
-    stock, wide = (tpu_hlo(step(attend), topology) for attend in (by_torch, scaled_dot_product_attention))
-    experimental.narrow_attention(True)
+    """Fewer cycles and bytes than with torch's formula; by default fewer cycles than with wide weights."""
+    stock, default = (tpu_hlo(step(attend), topology) for attend in (by_torch, scaled_dot_product_attention))
+    wide, narrow = (tpu_hlo(chosen(choice), topology) for choice in (False, True))
+    cycles = [program.estimated_cycles for program in (stock, default, wide, narrow)]
+    assert cycles[1] < cycles[2] < cycles[0] and cycles[3] < cycles[2], cycles
+    temp = [program.memory["temp"] for program in (stock, default, wide, narrow)]
+    assert max(temp[1:]) <= temp[0], temp
+
+
+@fails_on_stock
+def test_at_a_higher_precision_weights_are_wide(tpu_hlo):
+    backends.set_mat_mul_precision("highest")
     try:
-        narrow = tpu_hlo(step(scaled_dot_product_attention), topology)
+        assert tpu_hlo(step(scaled_dot_product_attention)).text == tpu_hlo(chosen(False)).text
     finally:
-        experimental.narrow_attention(False)
-    cycles = [program.estimated_cycles for program in (stock, wide, narrow)]
-    assert cycles[1] < cycles[0] and cycles[2] < cycles[1], cycles
-    temp = [program.memory["temp"] for program in (stock, wide, narrow)]
-    assert temp[1] <= temp[0] and temp[2] <= temp[0], temp
+        backends.set_mat_mul_precision("default")
+
+
+@passes_on_stock
+def test_a_float32_product_at_default_precision_is_one_pass(tpu_hlo, topology):
+    """Of operands that are rounded to bfloat16, which is what the matrix unit multiplies; "highest" takes six."""
+
+    def product(dtype):
+        return tpu_hlo(data(2048, 2048, dtype=dtype) @ data(2048, 2048, dtype=dtype), topology)
+
+    narrow, default = product(torch.bfloat16), product(torch.float32)
+    backends.set_mat_mul_precision("highest")
+    try:
+        highest = product(torch.float32)
+    finally:
+        backends.set_mat_mul_precision("default")
+    assert "operand_precision" not in default.compiled.hlo
+    assert "operand_precision={highest,highest}" in highest.compiled.hlo
+    assert default.estimated_cycles < 1.3 * narrow.estimated_cycles
+    assert highest.estimated_cycles > 3 * narrow.estimated_cycles
 
 
 @fails_on_stock

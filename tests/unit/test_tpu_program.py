@@ -1,10 +1,15 @@
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from castoff.core.errors import TpuError
+from castoff.core.interpreter import Interpreter
 from castoff.tpu.client import Compiled
-from castoff.tpu.program import Step, counted, parse_request, report
+from castoff.tpu.program import Step, _trace, counted, parse_request, report
 from castoff.tpu.trace import Graph, read_graphs
 
 WRITTEN = """\
@@ -106,3 +111,19 @@ def test_options(tmp_path: Path) -> None:
     for bad in ("xla_a", "a=1", "--xla_a=1", "xla_a="):
         with pytest.raises(TpuError, match="option"):
             parse_request(f"{program}:step", "v5e:2x2", 1, [bad])
+
+
+def test_a_program_is_told_that_it_is_traced_for_a_tpu(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    request = parse_request(f"{tmp_path / 'train.py'}:step", "v5e:2x2", 2, [])
+    seen: dict[str, str] = {}
+
+    def run(_command: object, *, env: Mapping[str, str], **_: object) -> None:
+        seen.update(env)
+        raise TpuError("it is not run", expected="", found="", next_step="")
+
+    context: Any = SimpleNamespace(runner=SimpleNamespace(run=run))
+    with pytest.raises(TpuError, match="it is not run"):
+        _trace(request, Interpreter("3.11", Path(sys.executable)), {}, 4, context)
+    assert seen["CASTOFF_TRACE_FOR"] == "TPU"
+    assert (seen["PJRT_DEVICE"], seen["CPU_NUM_DEVICES"]) == ("CPU", "4")

@@ -9,7 +9,10 @@ import functools
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Literal
 
+import _XLAC
 import torch
 from torch import _castoff as _torch_castoff
 
@@ -18,31 +21,66 @@ __all__ = ["install", "is_narrow_attention", "narrow_attention"]
 #: The library, once the kernels are in place.
 _native: ctypes.PyDLL | None = None
 
+#: What the C++ knows the choices as.
+_CHOICES = {"auto": 0, False: 1, True: 2}
 
-def narrow_attention(enable: bool) -> None:
+#: What the C++ calls weights that are narrow.
+_NARROW = 2
+
+
+def narrow_attention(enable: bool | Literal["auto"]) -> None:
     """Choose whether this process rounds the weights of bfloat16 and float16 attention.
 
     Args:
         enable: True to round the weights (the softmax of the scores) to the operands' dtype before their
             product with the value, and the gradient of the scores before its products, as flash attention
-            does on other devices: half the memory, and fewer cycles. False for float32 in both, which is
-            the default unless the environment has ``XLA_NARROW_ATTENTION=1``.
+            does on other devices: half the memory. False for float32 in all of it.
+
+            "auto", the default, is float32 too, but on a TPU at default precision
+            (``torch_xla.backends.set_mat_mul_precision``), whose matrix unit rounds what it multiplies to
+            bfloat16 in any case: there the weights of bfloat16 operands and the gradient of the scores are
+            rounded for their products, and nothing else. Not so if the square root of ``scale`` is a power of
+            two (heads of 16 or 256, scale=1): torch's formula multiplies query and key by it, which rounds
+            them on a TPU otherwise, and no result is to be less accurate than that formula's.
+
+            The environment variable ``XLA_NARROW_ATTENTION`` is the choice of a process: 1, 0 or auto.
+
+    Raises:
+        ValueError: It is none of the three.
 
     It concerns ``torch.nn.functional.scaled_dot_product_attention`` of XLA tensors. A backward pass, a
     recomputation by ``torch.utils.checkpoint`` aside, does what its forward pass did. Functions of
     ``torch.compile`` are compiled again after a change: it resets dynamo.
     """
+    if enable not in _CHOICES:
+        raise ValueError(f'narrow_attention: expected True, False or "auto", found {enable!r}')
     if _native is None:
         _warn_disabled()
-    elif bool(enable) != is_narrow_attention():
-        _native.castoff_native_attention_set(bool(enable))
-        if "torch._dynamo" in sys.modules:
-            torch._dynamo.reset()
+    else:
+        _change(_native.castoff_native_attention_choose, _CHOICES[enable])
 
 
 def is_narrow_attention() -> bool:
-    """Whether this process rounds the weights of bfloat16 and float16 attention."""
-    return _native is not None and _native.castoff_native_attention_narrow()
+    """Whether this process was told to round the weights of attention: not so with "auto"."""
+    return _native is not None and _native.castoff_native_attention_weights() == _NARROW
+
+
+def _change(setter: Callable[[int], None], value: int) -> None:
+    """Set what the form of attention depends on; let dynamo forget the other form."""
+    before = _native.castoff_native_attention_weights()
+    setter(value)
+    if before != _native.castoff_native_attention_weights() and "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+
+
+def trace_for_tpu(enable: bool) -> None:
+    """Let this process, whose device is another one, trace what it would on a TPU.
+
+    For tools that compile for a TPU without one; ``CASTOFF_TRACE_FOR=TPU`` in the environment does so from the
+    import of torch_xla on.
+    """
+    if _native is not None:
+        _change(_native.castoff_native_attention_trace_for_tpu, bool(enable))
 
 
 @functools.cache
@@ -54,6 +92,25 @@ def _warn_disabled() -> None:
     )
 
 
+def _follow_precision() -> None:
+    """Tell the C++ half what ``set_mat_mul_precision`` sets, which nothing exports."""
+    set_precision = getattr(_XLAC, "_xla_set_mat_mul_precision", None)
+    if set_precision is None:
+        return
+
+    @functools.wraps(set_precision)
+    def set_and_say(precision):
+        set_precision(precision)
+        say(precision)
+
+    def say(precision):
+        _change(_native.castoff_native_attention_default_precision, precision == "default")
+
+    _XLAC._xla_set_mat_mul_precision = set_and_say
+    # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
+    say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
+
+
 def install() -> None:
     """Put the kernels in place, once; not without matmul-out-dtype, whose product they use."""
     global _native
@@ -63,8 +120,10 @@ def install() -> None:
         return
     _castoff.install_kernels("native-attention")
     library = _castoff.library()
-    library.castoff_native_attention_set.argtypes = [ctypes.c_bool]
-    library.castoff_native_attention_narrow.restype = ctypes.c_bool
+    for setter in ("choose", "trace_for_tpu", "default_precision"):
+        getattr(library, f"castoff_native_attention_{setter}").argtypes = [ctypes.c_int]
     _native = library
-    if os.environ.get("XLA_NARROW_ATTENTION", "0").lower() in ("1", "true"):
-        narrow_attention(True)
+    _follow_precision()
+    trace_for_tpu(os.environ.get("CASTOFF_TRACE_FOR", "").upper() == "TPU")
+    asked = os.environ.get("XLA_NARROW_ATTENTION", "auto").lower()
+    narrow_attention({"1": True, "true": True, "0": False, "false": False}.get(asked, "auto"))

@@ -19,9 +19,11 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "torch_xla/csrc/castoff/dot_general.h"
@@ -40,8 +42,56 @@ using torch::autograd::variable_list;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Whether the weights take the operands' dtype for their product with the value.
-std::atomic<bool> narrow_weights{false};
+// ---- which weights
+
+// What the softmax of the scores is: float32 (kWide); float32 that is rounded to the operands'
+// dtype for its products, and its gradient alike (kRounded); or of that dtype from the start, which
+// takes half the memory (kNarrow).
+enum class Weights : int64_t { kWide, kRounded, kNarrow };
+
+// What the process asks for. kAuto: kRounded where torch's formula would round no less.
+enum class Choice : int { kAuto, kWide, kNarrow };
+
+std::atomic<Choice> choice{Choice::kAuto};
+std::atomic<bool> traced_for_tpu{false};
+std::atomic<bool> default_precision{true};
+
+// The type of the process's devices. torch_xla has settled it before there is a tensor on one.
+bool runs_on_tpu() {
+  static const bool tpu = [] {
+    const char* type = std::getenv("PJRT_DEVICE");
+    return type != nullptr && std::string_view(type).substr(0, 3) == "TPU";
+  }();
+  return tpu;
+}
+
+// Whether this process's products of float32 tensors round these to bfloat16.
+bool rounds_operands() {
+  return default_precision && (traced_for_tpu || runs_on_tpu());
+}
+
+// Whether torch's formula, which multiplies the query and the key by the root of the scale, changes
+// no digit of them by it. If it does, a TPU rounds the products, which here are not rounded.
+bool scales_exactly(double scale) {
+  int exponent = 0;
+  return std::frexp(std::sqrt(std::abs(scale)), &exponent) == 0.5;
+}
+
+// float16's weights stay float32 unless asked for: their gradients may leave its range. So do those
+// of an exact scale: in the gradients of the query and the key the row sums of rounded weights are
+// less exact than torch's, by less than a rounded query and key are.
+Weights weights_of(ScalarType dtype, double scale) {
+  switch (choice.load()) {
+    case Choice::kWide:
+      return Weights::kWide;
+    case Choice::kNarrow:
+      return Weights::kNarrow;
+    case Choice::kAuto:
+      break;
+  }
+  const bool rounded = dtype == ScalarType::BFloat16 && rounds_operands() && !scales_exactly(scale);
+  return rounded ? Weights::kRounded : Weights::kWide;
+}
 
 // ---- the formula
 
@@ -51,7 +101,7 @@ struct Form {
   double scale;
   double dropout;
   bool causal;
-  bool narrow;
+  Weights kind;
   std::vector<int64_t> sizes;
 };
 
@@ -100,7 +150,14 @@ Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tenso
     scores =
         mask->scalar_type() == at::kBool ? at::where(*mask, scores, -kInfinity) : scores.add(*mask);
   }
-  return viewed(mask ? masked_softmax(scores) : at::softmax(scores, -1), products.sizes());
+  const Tensor p =
+      viewed(mask ? masked_softmax(scores) : at::softmax(scores, -1), products.sizes());
+  return form.kind == Weights::kNarrow ? p.to(query.scalar_type()) : p;
+}
+
+// The weights, or their gradient, as the products take them.
+Tensor factor(const Tensor& t, const Tensor& operand, const Form& form) {
+  return form.kind == Weights::kWide ? t : t.to(operand.scalar_type());
 }
 
 // Which weights dropout keeps, drawn as torch draws them, in float32.
@@ -121,8 +178,8 @@ Tensor drop(const Tensor& t, const std::optional<Tensor>& kept) {
 
 // ---- autograd
 
-// Everything that changes another tensor's dtype in between is exact, but for what form.narrow
-// asks for. The gradients are float32: the engine rounds them once, or not at all for a leaf whose
+// Everything that changes another tensor's dtype in between is exact, but for what form.kind asks
+// for. The gradients are float32: the engine rounds them once, or not at all for a leaf whose
 // grad_dtype is float32.
 class Attention final : public torch::autograd::Function<Attention> {
  public:
@@ -131,18 +188,17 @@ class Attention final : public torch::autograd::Function<Attention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& query, const Tensor& key,
                         const Tensor& value, const std::optional<Tensor>& mask, const Form& form) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    Tensor p = weights(query, key, mask, form);
+    const Tensor p = weights(query, key, mask, form);
     const std::optional<Tensor> kept = draw_kept(p, form);
-    if (form.narrow) p = p.to(value.scalar_type());
-    const Tensor wide =
-        times(product(drop(p, kept), -1, expanded(value, query), -2), of_kept(form));
+    const Tensor taken = drop(factor(p, value, form), kept);
+    const Tensor wide = times(product(taken, -1, expanded(value, query), -2), of_kept(form));
     ctx->save_for_backward(
         {query, key, value, p, wide, mask.value_or(Tensor()), kept.value_or(Tensor())});
     auto& data = ctx->saved_data;
     data["scale"] = form.scale;
     data["dropout"] = form.dropout;
     data["causal"] = form.causal;
-    data["narrow"] = form.narrow;
+    data["kind"] = static_cast<int64_t>(form.kind);
     data["sizes"] = form.sizes;
     return wide.to(query.scalar_type());
   }
@@ -153,22 +209,19 @@ class Attention final : public torch::autograd::Function<Attention> {
     const auto mask = optional(saved[5]), kept = optional(saved[6]);
     auto& data = ctx->saved_data;
     const Form form{data["scale"].toDouble(), data["dropout"].toDouble(), data["causal"].toBool(),
-                    data["narrow"].toBool(), data["sizes"].toIntVector()};
+                    static_cast<Weights>(data["kind"].toInt()), data["sizes"].toIntVector()};
     const Tensor& grad = grads[0];
 
     // With create_graph the weights are computed again, from operators that differentiate.
     const bool again = at::GradMode::is_enabled();
     std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
     if (!again) below_autograd.emplace();
-    Tensor p = saved[3];
-    if (again) {
-      p = weights(query, key, mask, form);
-      if (form.narrow) p = p.to(value.scalar_type());
-    }
+    const Tensor p = again ? weights(query, key, mask, form) : saved[3];
+    const Tensor taken = factor(p, value, form);
 
     variable_list results(5);
     if (ctx->needs_input_grad(2)) {
-      const Tensor of_value = product(drop(p, kept), -2, grad, -2);
+      const Tensor of_value = product(drop(taken, kept), -2, grad, -2);
       results[2] = times(of_value.sum_to_size(value.sizes()), of_kept(form));
     }
     const bool of_mask = mask && ctx->needs_input_grad(3);
@@ -181,7 +234,7 @@ class Attention final : public torch::autograd::Function<Attention> {
     const Tensor of_row = (again ? p.mul(of_weights) : grad.mul(result)).sum({-1}, true);
     Tensor of_scores = p.mul(of_weights.sub(of_row));
     if (of_mask) results[3] = viewed(of_scores, form.sizes).sum_to_size(mask->sizes());
-    if (form.narrow) of_scores = of_scores.to(query.scalar_type());
+    of_scores = factor(of_scores, query, form);
     if (ctx->needs_input_grad(0)) {
       results[0] = times(product(of_scores, -1, expanded(key, query), -2), form.scale);
     }
@@ -246,8 +299,8 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   const int64_t shared = group(query, key, enable_gqa);
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
-  Form form{scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1)))), dropout, causal,
-            narrow_weights.load(std::memory_order_relaxed), query.sizes().vec()};
+  const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  Form form{by, dropout, causal, weights_of(dtype, by), query.sizes().vec()};
   form.sizes.back() = key.size(-2);
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
@@ -311,12 +364,23 @@ __attribute__((visibility("default"))) const char* castoff_native_attention_inst
   return castoff::put_in_place(castoff::install);
 }
 
-__attribute__((visibility("default"))) void castoff_native_attention_set(bool narrow) {
-  castoff::narrow_weights = narrow;
+// 0: auto, 1: wide, 2: narrow.
+__attribute__((visibility("default"))) void castoff_native_attention_choose(int choice) {
+  castoff::choice = static_cast<castoff::Choice>(choice);
 }
 
-__attribute__((visibility("default"))) bool castoff_native_attention_narrow() {
-  return castoff::narrow_weights;
+__attribute__((visibility("default"))) void castoff_native_attention_trace_for_tpu(int enable) {
+  castoff::traced_for_tpu = enable != 0;
+}
+
+__attribute__((visibility("default"))) void castoff_native_attention_default_precision(int set) {
+  castoff::default_precision = set != 0;
+}
+
+// What kind of weights bfloat16 attention has here, of scores that torch's formula does not compute
+// exactly: 0 wide, 1 rounded, 2 narrow.
+__attribute__((visibility("default"))) int castoff_native_attention_weights() {
+  return static_cast<int>(castoff::weights_of(at::kBFloat16, 0.125));
 }
 
 }  // extern "C"
