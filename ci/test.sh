@@ -91,9 +91,9 @@ chart() {
   "$work/chart/bin/python" bench/chart.py --check
 }
 
-make_compiler() { # exports CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
+make_compiler() { # pin; exports CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS
   local lines line
-  lines=$(.venv/bin/castoff tpu environment)
+  lines=$(.venv/bin/castoff tpu environment --pin "$1")
   while IFS= read -r line; do export "${line?}"; done <<<"$lines"
 }
 
@@ -102,6 +102,11 @@ on_tpu_compiler() { # kind, arguments of pytest. One process: the compiler's wor
   shift
   PJRT_DEVICE=CPU "$work/$kind/bin/python" -m pytest -q -p no:cacheprovider "$@" tests/tpu
 }
+
+on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
+  make_compiler "$1"
+  section "pin $1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler "patched-$1" --whole
+)
 
 on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
   section "$1: patched wheels" in_environment patched -m "$1" tests/torch tests/ir
@@ -151,6 +156,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
     in_environment "stock-$pin" "${whole[@]}" --stock --tb=native "${tests[@]}"
   [[ $pin == 2.1 || -z $with_xla ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
+  [[ $pin != 2.8 || ${#whole[@]} == 0 ]] || on_tpu_compiler_of "$pin"
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
@@ -230,7 +236,7 @@ for kind in patched stock; do
 done
 section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
 section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
-section 'the TPU compiler: environment' make_compiler
+section 'the TPU compiler: environment' make_compiler 2.9
 on_both_wheels 'not slow'
 if [[ -n $all ]]; then
   # Much of it takes one core, and the lanes share nothing.
