@@ -1,4 +1,7 @@
-"""The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind."""
+"""The tracing of a small transformer's training steps on CPU-XLA. Run by exact_casts.py under callgrind.
+
+python transformer_tracing.py
+"""
 
 import sys
 from pathlib import Path

@@ -69,7 +69,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "default_pin: proves what is the same on every pin")
     config.addinivalue_line("markers", "ends_the_process_on_stock(*pins): not run on stock wheels of these pins")
     config.release = config.getoption("--marks-of") or torch_release()
-    config.default_pin = default_pin()
+    config.default_pin = default_pin  # not read where it is not asked for
     if config.getoption("--stock"):
         do_not_shrink()
     config.no_device = why_no_tpu() if config.getoption("--device") == "tpu" else None
@@ -223,7 +223,7 @@ MANY_CASES = 4
 def pytest_collection_modifyitems(config, items):
     release = config.release
     whole = config.getoption("--whole") or config.getoption("--marks-of")
-    if release is not None and not whole and number(release) < number(config.default_pin):
+    if release is not None and not whole and number(release) < number(default_pin()):
         left_out = set(left_to_other_pins(items, release, stock=config.getoption("--stock")))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

@@ -129,7 +129,7 @@ def expect_tpu(request, topology):
         if os.environ.get("EXPECTTEST_ACCEPT"):
             own, every = files(pin)
             _accept(text, every, own)
-        found = [path for path in (*files(pin), *files(request.config.default_pin)) if path.exists()]
+        found = [path for path in (*files(pin), *files(request.config.default_pin())) if path.exists()]
         assert found, f"nothing is expected yet: EXPECTTEST_ACCEPT=1 writes {files(pin)[1]}"
         assert text == found[0].read_text(encoding="utf-8")
 
