@@ -11,9 +11,9 @@
 #                companions, releases, the programs in README and docs
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
-#                otherwise "2.8 2.7 2.6 2.1", without the tests of what is the same on every pin, with half of a test's
-#                many cases, of 2.7 the tests of the IR alone, and without stock wheels but those of 2.1. With 2.6 the
-#                C++ hunks are proven and upstream's own tests are run.
+#                otherwise "2.8 2.6 2.1", without the tests of what is the same on every pin, with half of a test's
+#                many cases, and without stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's
+#                own tests are run.
 #   --only       with --pins: these pins, and nothing else
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
@@ -35,7 +35,7 @@ usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
 all=
-pins='2.8 2.7 2.6 2.1'
+pins='2.8 2.6 2.1'
 whole=()
 only=
 while [[ $# -gt 0 ]]; do
@@ -146,9 +146,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   [[ ${#whole[@]} != 0 ]] || wheels+=(-m 'not slow')
   section "pin $pin: the wheels" env CASTOFF_PIN="$pin" .venv/bin/python -m pytest -q -n 2 "${wheels[@]}"
   # A pin of torch alone has no XLA.
-  local tests=() with_xla=
-  # The engine of 2.7 is that of the releases before and after it.
-  [[ $pin == 2.7 && ${#whole[@]} == 0 ]] || tests+=(tests/torch)
+  local tests=(tests/torch) with_xla=
   ! compgen -G "dist/$pin-cpu/torch_xla-*.whl" >/dev/null || { tests+=(tests/ir) && with_xla=yes; }
   section "pin $pin: patched wheels" in_environment "patched-$pin" "${whole[@]}" "${tests[@]}"
   # What fails on stock 2.9 fails on stock releases before it, with --pins as seen.
