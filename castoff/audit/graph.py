@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from castoff.audit.dtypes import is_exact, is_float, size_of
-from castoff.formats.xla_text import Instruction, Module, Node, parse_hlo, parse_ir
+from castoff.formats.xla_text import Instruction, Node, parse_hlo, parse_ir
 
 SCOPE = "castoff"
 
@@ -92,17 +92,8 @@ class Graph:
 
     def bytes_of_a_device(self) -> int:
         """The bytes that the casts between floating point dtypes read and write on one of several devices."""
-        module = parse_hlo(self.partitioned) if self.partitioned else Module({}, "")
-        casts = [
-            (prod(inner.sizes), module.named[inner.operands[0]].dtype, inner.dtype)
-            for inner in module.instructions()
-            if inner.op == "convert"
-        ]
-        return sum(
-            number * (size_of(source) + size_of(target))
-            for number, source, target in casts
-            if is_float(source) and is_float(target)
-        )
+        of_one = replace(self, ir=(), hlo=self.partitioned)
+        return sum(conversion.bytes for conversion in of_one.conversions() if conversion.floating)
 
     def around(self, node: Node) -> dict[str, list[str]]:
         """The lines of a node, of its operands and of its users."""

@@ -214,13 +214,14 @@ def test_a_topic_becomes_a_branch_patches_and_a_text(tree: Tree, topic: Path, ch
     assert git(checkout, "diff", "again", "third") == ""
 
 
-def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout: Path, tmp_path: Path) -> None:
+def _fourth(tree: Tree, stage: str) -> None:
+    """Add a topic of torch_xla with a recipe."""
     tree.topic(
         "fourth",
         {
             "files/torch_xla/_fourth.py": "def fourth():\n    return   4\n",
             "files/torch_xla/_unwanted.py": "",
-            "upstream/stage.toml": XLA_STAGE,
+            "upstream/stage.toml": stage,
             "upstream/message.md": "There were three.\n",
             "upstream/measured.md": "There are four.\n",
             "upstream/tree/test/test_fourth.py": XLA_TEST,
@@ -229,6 +230,10 @@ def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout
         kind='"waiting"',
         upstream='["https://github.com/pytorch/xla/issues/4"]',
     )
+
+
+def test_a_topic_of_torch_xla_has_the_style_of_its_tree(tree: Tree, xla_checkout: Path, tmp_path: Path) -> None:
+    _fourth(tree, XLA_STAGE)
     _stage(tree, xla_checkout, "fourth")
     assert git(xla_checkout, "show", "fourth:torch_xla/_fourth.py") == "def fourth():\n  return 4\n"
     # Of a file of upstream's own, only the lines that are new have it.
@@ -249,20 +254,7 @@ def test_cpp_that_cannot_be_compiled_here_says_so_first(tree: Tree, xla_checkout
     git(xla_checkout, "commit", "--quiet", "--message", "kernels")
     replace = '[[replace]]\nfiles = ["torch_xla/csrc/kernels.cpp"]\nold = "first();"\nnew = "fourth();"\n'
     head, tail = XLA_STAGE.split("\n\n", 1)
-    tree.topic(
-        "fourth",
-        {
-            "files/torch_xla/_fourth.py": "def fourth():\n    return 4\n",
-            "files/torch_xla/_unwanted.py": "",
-            "upstream/stage.toml": f'{head}\nnot_compiled = "it has no headers"\n{replace}\n{tail}',
-            "upstream/message.md": "There were three.\n",
-            "upstream/measured.md": "There are four.\n",
-            "upstream/tree/test/test_fourth.py": XLA_TEST,
-        },
-        "torch_xla",
-        kind='"waiting"',
-        upstream='["https://github.com/pytorch/xla/issues/4"]',
-    )
+    _fourth(tree, f'{head}\nnot_compiled = "it has no headers"\n{replace}\n{tail}')
     _stage(tree, xla_checkout, "fourth", compile_cpp=True)
     assert "int fourth();" in git(xla_checkout, "show", "fourth:torch_xla/csrc/kernels.cpp")
     caveat = "Not compiled here: it has no headers.\n\n"
