@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,7 @@ class _MetaWatch:
     def __init__(self) -> None:
         self.operations = Operations(self._run)
         self.memory = Memory()
+        self._results = _Results()
         self._flops: dict[int, int] = {}
         self._flow: dict[int, tuple[str, str]] = {}
         self._guessed: Counter[tuple[str, str, str]] = Counter()
@@ -132,7 +133,7 @@ class _MetaWatch:
         given = tensors([*args, *kwargs.values()])
         self.memory.given(given, record.phase)
         try:
-            result = func(*args, **kwargs)
+            result = self._results.of(func, args, kwargs, given)
         except (NotImplementedError, RuntimeError) as error:
             if not (_has_no_kernel(error) and isinstance(func, torch._ops.OpOverload)):
                 raise
@@ -192,6 +193,121 @@ class _MetaWatch:
                 into_product=False,
             )
         )
+
+
+class _Results:
+    """Runs operations, and makes the results of one that ran before on like arguments without its meta kernel.
+
+    Many meta kernels are Python, and take most of a step's time; a model's layers repeat their operations. Only
+    results in storages of their own are made again: what aliases an argument, as views and ``_unsafe_view`` do, is run
+    each time. So is what changes an argument, draws random numbers or has a result whose shape depends on data.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, _Made] = {}
+        self._repeatable: dict[Any, bool] = {}
+
+    def of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
+        """Return the result of an operation.
+
+        Args:
+            func: The operation.
+            args: Its arguments.
+            kwargs: Its arguments by keyword.
+            given: The tensors among both.
+
+        Raises:
+            Exception: Any exception of the operation.
+        """
+        repeatable = self._repeatable.get(func)
+        if repeatable is None:
+            repeatable = self._repeatable[func] = _is_repeatable(func)
+        if not repeatable:
+            return func(*args, **kwargs)
+        # Of integers the result's dtype may be the default one.
+        try:
+            key = (func, torch.get_default_dtype(), _like(args), _like(tuple(kwargs.items())))
+            made = self._made.get(key)
+        except TypeError:  # an argument whose equals are not known
+            return func(*args, **kwargs)
+        if made is not None:
+            return made.again()
+        result = func(*args, **kwargs)
+        made = _Made.of(result, given)
+        if made is not None:
+            self._made[key] = made
+        return result
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The results of an operation, to be made again: of each its sizes, strides and dtype, or None for None."""
+
+    layouts: tuple[tuple[torch.Size, tuple[int, ...], torch.dtype] | None, ...]
+    kind: type | None  # of the sequence of results; None if it is one tensor
+
+    @classmethod
+    def of(cls, result: Any, given: list[torch.Tensor]) -> _Made | None:
+        """Return the results of an operation on some tensors; None if they are not of storages of their own."""
+        kind = type(result) if isinstance(result, (tuple, list)) else None
+        storages = {tensor.untyped_storage()._cdata for tensor in given}
+        layouts: list[tuple[torch.Size, tuple[int, ...], torch.dtype] | None] = []
+        for value in result if kind in (tuple, list) else [result]:
+            if value is None:
+                layouts.append(None)
+                continue
+            if not _is_plain(value) or value.storage_offset() != 0:
+                return None
+            storage = value.untyped_storage()
+            layout = (value.shape, value.stride(), value.dtype)
+            if storage._cdata in storages or storage.nbytes() != _empty(*layout).untyped_storage().nbytes():
+                return None
+            storages.add(storage._cdata)
+            layouts.append(layout)
+        return cls(tuple(layouts), kind)
+
+    def again(self) -> Any:
+        """Return such results in new storages."""
+        made = [None if layout is None else _empty(*layout) for layout in self.layouts]
+        return made[0] if self.kind is None else self.kind(made)
+
+
+def _empty(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+def _is_repeatable(func: Any) -> bool:
+    """Tell whether an operation of like arguments has like results, and changes nothing."""
+    varying = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    if not isinstance(func, torch._ops.OpOverload) or varying & set(func.tags) or func._schema.is_mutable:
+        return False
+    return all(value.alias_info is None for value in [*func._schema.arguments, *func._schema.returns])
+
+
+def _like(value: Any) -> Hashable:
+    """Return what a value has in common with those of which an operation makes like results.
+
+    Raises:
+        TypeError: It is not known what that is.
+    """
+    if isinstance(value, torch.Tensor):
+        if not _is_plain(value):
+            raise TypeError(f"expected a plain tensor on the meta device, found {type(value)}")
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(_like, value)
+    # The types too: 1, 1.0 and True are equal, and promote differently.
+    return type(value), value
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is a tensor on the meta device that has no more to it than sizes, strides and a dtype."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.is_meta
+        and value.layout == torch.strided
+        and not (value.is_conj() or value.is_neg())
+    )
 
 
 class Memory:

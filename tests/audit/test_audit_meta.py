@@ -136,6 +136,83 @@ class TestMemory:
         assert found["peak_bytes"] == pytest.approx(real, rel=0.05)
 
 
+class TestResultsMadeAgain:
+    """Of an operation that ran before on like arguments the meta kernel is not called again, where none can tell."""
+
+    @pytest.fixture(scope="class")
+    def calls(self):
+        """Operators of this test's own, with their shapes: the names of those whose meta kernel ran."""
+        library, calls = torch.library.Library("castoff_meta_audit", "DEF"), []
+
+        def define(name, schema, kernel, **options):
+            def counted(*args):
+                calls.append(name)
+                return kernel(*args)
+
+            library.define(f"{name}{schema}", **options)
+            library.impl(name, counted, "Meta")
+
+        define("twice", "(Tensor x, Scalar by=2) -> Tensor", lambda x, by=2: torch.empty_like(x))
+        define("alike", "(Tensor x) -> Tensor", lambda x: x.view(-1))  # aliases, as _unsafe_view, and does not say so
+        define("pair", "(Tensor x) -> (Tensor, Tensor)", lambda x: (y := torch.empty_like(x), y.view(-1)))
+        define("row", "(Tensor x) -> Tensor", lambda x: torch.empty_like(x)[1:])
+        define("noise", "(Tensor x) -> Tensor", torch.empty_like, tags=torch.Tag.nondeterministic_seeded)
+        define("change", "(Tensor(a!) x) -> Tensor(a!)", lambda x: x)
+        define("note", "(Tensor(a!) x, Tensor y) -> Tensor", lambda x, y: torch.empty_like(y))
+        yield calls
+        library._destroy()
+
+    def of(self, calls, *arguments):
+        """The names of the kernels that ran for calls of operators, each a name and its arguments."""
+        calls.clear()
+        audit_meta(lambda: lambda: [getattr(torch.ops.castoff_meta_audit, name)(*rest) for name, *rest in arguments])
+        return list(calls)
+
+    def test_once_for_like_arguments(self, calls):
+        x, like, other = (torch.empty(size, device="meta") for size in ((2, 3), (2, 3), (3, 2)))
+        assert self.of(calls, ("twice", x), ("twice", like)) == ["twice"]
+        differ = [(other,), (other.t(),), (x.bfloat16(),), (x, 1), (x, 1.0), (x, True)]
+        assert self.of(calls, ("twice", x), *(("twice", *arguments) for arguments in differ)) == ["twice"] * 7
+
+    @pytest.mark.parametrize("name", ["alike", "pair", "row", "noise", "change"])
+    def test_each_time(self, calls, name):
+        x = torch.empty(2, 3, device="meta")
+        assert self.of(calls, (name, x), (name, x)) == [name, name]
+
+    def test_each_time_where_it_changes_an_argument(self, calls):
+        x, y = torch.empty(2, device="meta"), torch.empty(2, device="meta")
+        assert self.of(calls, ("note", x, y), ("note", x, y)) == ["note", "note"]
+
+    def test_a_view_has_the_storage_of_its_base(self):
+        def step():
+            for _ in range(2):
+                x = torch.empty(2, 3)
+                for view in (torch.ops.aten._unsafe_view(x, [6]), x.view(6), x.t(), x.detach(), x.add_(1), x[:1]):
+                    assert view.untyped_storage()._cdata == x.untyped_storage()._cdata
+                assert (x + 1).untyped_storage()._cdata != x.untyped_storage()._cdata
+
+        assert audit_meta(lambda: step)["memory"]["peak_activation_bytes"] == 4 * (6 + 6)
+
+    def test_results_are_those_of_the_kernels(self):
+        def results():
+            x, n = torch.empty(2, 3, 4, requires_grad=True), torch.ones(3, dtype=torch.int64)
+            torch.set_default_dtype(torch.float64)
+            yield n / 2
+            torch.set_default_dtype(torch.float32)
+            yield from (n / 2, n * 2, n * 2.0, n * True)
+            yield from (x.transpose(0, 2) * 2, x * 2, x.detach() * 2, x.sum(1, keepdim=True), x.max(1).indices)
+            yield from torch.nn.functional.layer_norm(x, (4,), torch.ones(4), torch.ones(4)).unbind(2)
+            yield torch.cat([x, x]).to(memory_format=torch.contiguous_format)
+
+        def layouts():
+            return [(y.shape, y.stride(), y.dtype, y.requires_grad) for _ in range(2) for y in results()]
+
+        found = []
+        audit_meta(lambda: lambda: found.append(layouts()))
+        with torch.device("meta"):
+            assert found == [layouts()]
+
+
 class TestWithoutKernel:
     def test_named_and_guessed(self):
         def step():
