@@ -203,6 +203,8 @@ rest_of_2.9() {
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
       --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   done
+  section 'what it costs: bench/audit_speed.py' .venv/bin/python bench/audit_speed.py \
+    --patched "$work/patched/bin/python"
 }
 
 other_pins() {
