@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def count_parts(python: Path, program: Path, *arguments: str, **environment: str
     Raises:
         SystemExit: There is no valgrind, or the program failed.
     """
+    parts = count_objects(python, program, *arguments, **environment)
+    return {part: sum(objects.values()) for part, objects in parts.items()}
+
+
+def count_objects(python: Path, program: Path, *arguments: str, **environment: str) -> dict[str, dict[str, int]]:
+    """The same for each part and each object, by its path: the libraries and the executable whose code it is.
+
+    What a library calls in another one counts for the other one.
+
+    Raises:
+        SystemExit: There is no valgrind, or the program failed.
+    """
     need_valgrind()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "callgrind"
@@ -55,13 +68,44 @@ def count_parts(python: Path, program: Path, *arguments: str, **environment: str
         )
         if result.returncode != 0:
             raise SystemExit(f"{python} {program.name} {' '.join(arguments)} failed:\n{result.stderr}")
-        counts: dict[str, int] = {}
+        counts: dict[str, Counter[str]] = {}
         for dump in Path(folder).glob("callgrind.*"):
             text = dump.read_text()
             if part := re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE):
+                found = by_object(text)
                 total = int(re.findall(r"^totals: (\d+)", text, re.MULTILINE)[-1])
-                counts[part[1]] = counts.get(part[1], 0) + total
-        return counts
+                assert sum(found.values()) == total, f"{dump.name}: {sum(found.values())} of {total} instructions"
+                counts.setdefault(part[1], Counter()).update(found)
+        return {part: dict(objects) for part, objects in counts.items()}
+
+
+def by_object(dump: str) -> dict[str, int]:
+    """The instructions of each object in the text of one of callgrind's files.
+
+    An `ob=` line names the object of the cost lines below it, `(number) path` the first time and `(number)` later.
+    A cost line is a position and a number; the one below a `calls=` line is what the callee took, which has its own.
+    """
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    here, of_callee = "", False
+    for line in dump.splitlines():
+        if match := _OBJECT.match(line):
+            kind, number, name = match.groups()
+            if name:
+                names[number] = name
+            if kind == "ob":
+                here = names[number]
+        elif line.startswith("calls="):
+            of_callee = True
+        elif match := _COST.match(line):
+            if not of_callee:
+                counts[here] += int(match[1])
+            of_callee = False
+    return dict(counts)
+
+
+_OBJECT = re.compile(r"(ob|cob)=\((\d+)\)(?: (.*))?$")
+_COST = re.compile(r"(?:[+-]?\d+|\*) (\d+)$")
 
 
 @contextlib.contextmanager

@@ -5,13 +5,10 @@ python training_step.py instructions  a backward on the CPU, an assignment to .g
 """
 
 import argparse
-import itertools
 import json
 import os
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
-
-ROUNDS = 4
 
 MODEL = """
 import torch
@@ -79,13 +76,10 @@ def instructions() -> None:
         "p.grad = t": (500, lambda: setattr(leaf, "grad", gradient)),
         "Function.apply": (100, lambda: Double.apply(leaf)),
     }
-    for (part, (number, run)), round_ in itertools.product(parts.items(), range(ROUNDS)):
-        # A change to a type gives it and the types below it new version tags, by which Python caches their methods.
-        for changed in (torch.Tensor, torch.autograd.Function):
-            changed.castoff_round = round_
+    for part, (number, run) in parts.items():
         for _ in range(number):
             run()
-        with counted(f"{part}, {round_}"):
+        with counted(part):
             for _ in range(number):
                 run()
 
