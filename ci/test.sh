@@ -174,6 +174,8 @@ rest_of_2.9() {
     .venv/bin/python -m pytest -q -n 2 -m slow tests/wheels
   section 'castoff audit: patched wheels' in_environment patched tests/audit
   section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
+  section "torch_xla's recipes for upstream: their tests" env PJRT_DEVICE=CPU "$work/patched/bin/python" \
+    -m pytest -q -p no:cacheprovider patches/torch_xla/*/upstream/tree/test
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
