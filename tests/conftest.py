@@ -16,7 +16,8 @@ too, but takes the other tests with it.
 
 A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
 pins it runs with ``--whole`` alone. Of a test's many cases an earlier pin has half, each pin another half, and on stock
-wheels one; with ``--whole`` all.
+wheels one; with ``--whole`` all. ``--stating-ir`` runs only the tests that state an IR or an HLO, and of their many
+cases one.
 
 ``--marks-of 2.9`` judges these marks as on that pin: to hold a newer release against what is known of that one.
 
@@ -52,6 +53,7 @@ GOOGLE = "0x1ae0"
 def pytest_addoption(parser):
     parser.addoption("--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail")
     parser.addoption("--whole", action="store_true", help="also the tests that other pins leave to the default one")
+    parser.addoption("--stating-ir", action="store_true", help="only tests that state an IR or an HLO")
     parser.addoption("--marks-of", metavar="PIN", help="judge what tests are marked with as on this pin")
     parser.addoption(
         "--device", choices=["cpu", "tpu"], default="cpu", help="where the tests run: CPU-XLA (the default) or a TPU"
@@ -202,8 +204,8 @@ def ends_the_process_on_stock(item, release):
     return marker is not None and release in marker.args
 
 
-def left_to_other_pins(items, release, *, stock):
-    """Return the tests that an earlier pin leaves to others: what is the same on all, and half of many cases."""
+def left_to_other_pins(items, release, *, one_case):
+    """Return the tests that an earlier pin leaves to others: what is the same on all, and most of many cases."""
     left = [item for item in items if item.get_closest_marker("default_pin") or item.get_closest_marker("slow")]
     cases = collections.defaultdict(list)
     for item in items:
@@ -213,25 +215,37 @@ def left_to_other_pins(items, release, *, stock):
         if len(own) > MANY_CASES:
             number_of = {item: hashlib.sha256(item.nodeid.encode()).digest()[0] for item in own}
             half = [item for item in own if number_of[item] % 2 == number(release)[1] // 2 % 2] or own[:1]
-            left += [item for item in own if item not in set(half[:1] if stock else half)]
+            left += [item for item in own if item not in set(half[:1] if one_case else half)]
     return left
 
 
 MANY_CASES = 4
 
 
+def states_ir(item):
+    """Whether a test reads the IR or the HLO of tensors by itself, with the functions of ir_text.py."""
+    return not {"ir", "hlo"}.isdisjoint(item.function.__code__.co_names)
+
+
+def deselect(config, items, left_out):
+    left_out = set(left_out)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_collection_modifyitems(config, items):
     release = config.release
     whole = config.getoption("--whole") or config.getoption("--marks-of")
+    stock, stating_ir = config.getoption("--stock"), config.getoption("--stating-ir")
     if release is not None and not whole and number(release) < number(default_pin()):
-        left_out = set(left_to_other_pins(items, release, stock=config.getoption("--stock")))
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        deselect(config, items, left_to_other_pins(items, release, one_case=stock or stating_ir))
+    if stating_ir:
+        deselect(config, items, [item for item in items if not states_ir(item)])
     for item in items:
         reason = why_not_on_release(item, config.release)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
-    if not config.getoption("--stock"):
+    if not stock:
         return
     must_fail = pytest.mark.xfail(strict=True, reason="stock wheels")
     # What is to be as in stock wheels is seen on stock ones, but for what takes long.
@@ -246,8 +260,7 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=f"ends the process on stock {config.release}"))
         elif differs_from_stock(item, config.release):
             item.add_marker(must_fail)
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    deselect(config, items, set(items) - set(kept))
 
 
 def pytest_collection_finish():

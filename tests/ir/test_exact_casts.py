@@ -255,6 +255,40 @@ def test_bits_that_mean_something_else_do_not_fold():
     assert torch.equal(y.cpu(), cpu.float().view(torch.int32).to(torch.int16))
 
 
+# ---- a mask divided by a number
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+def test_a_mask_divided_by_a_number(dtype):
+    mask = torch.arange(8) % 3 == 0
+    for by in (0.9, 3, -7, True, 0.0, 1e-6, 1e300, float("inf"), float("nan")):
+        expected = mask.to(dtype) / by
+        for divided in (mask.to(DEVICE).to(dtype) / by, mask.to(DEVICE).to(dtype).div_(by)):
+            assert casts(divided) == 0, by
+            assert divided.dtype == dtype
+            assert torch.equal(divided.cpu().view(torch.int16), expected.view(torch.int16)), by
+
+
+@fails_on_stock
+def test_the_scale_of_dropout():
+    """No element is divided: all that is kept is one number, rounded once."""
+    _, x = data(64, 64)
+    kept = torch.ones_like(x)
+    dropped = torch.nn.functional.dropout(kept, 0.1)
+    assert "aten::div(" not in ir(dropped)
+    assert set(dropped.cpu().unique().tolist()) == {0.0, torch.tensor(1 / 0.9, dtype=bf16).item()}
+
+
+@passes_on_stock
+def test_other_quotients_are_stocks():
+    cpu, x = data(4, 6)
+    mask = x > 0
+    for quotient in (mask.float() / 3, mask.to(bf16) / torch.full((), 3.0, device=DEVICE), x / 3, mask.long() / 3):
+        assert ir(quotient).count("aten::div(") == 1
+    assert torch.equal(((mask.to(bf16) + 1) / 3).cpu(), ((cpu > 0).to(bf16) + 1) / 3)
+
+
 # ---- under what surrounds it
 
 

@@ -8,6 +8,9 @@
 
 #include "torch_xla/csrc/castoff/exact_casts.h"
 
+#include <ATen/ops/_local_scalar_dense_ops.h>
+#include <ATen/ops/full_ops.h>
+#include <ATen/ops/where_ops.h>
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <array>
@@ -242,9 +245,61 @@ class FoldAfter final : public OverrideKernel {
   const size_t arguments_, source_;
 };
 
+// A number of a narrow dtype, on the device and of no dimension.
+at::Tensor number(float value, const at::Tensor& like) {
+  const float rounded = like.scalar_type() == at::ScalarType::Half
+                            ? static_cast<float>(c10::Half(value))
+                            : static_cast<float>(c10::BFloat16(value));
+  return at::_ops::full::redispatch(kXla, c10::SymIntArrayRef(), rounded, like.scalar_type(), {},
+                                    like.device(), {});
+}
+
+// A mask divided by a number, as dropout scales it, is a choice between two numbers. torch_xla
+// divides all elements in float32, between casts.
+class ChooseQuotient final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+    const c10::IValue* arguments = stack->data() + stack->size() - 2;
+    const at::Tensor quotient = choice(arguments[0].toTensor(), arguments[1]);
+    if (C10_LIKELY(!quotient.defined())) return call_overridden(op, keys, stack);
+    torch::jit::drop(*stack, 2);
+    stack->emplace_back(quotient);
+  }
+
+ private:
+  static at::Tensor choice(const at::Tensor& dividend, const c10::IValue& divisor) {
+    if (!is_half(dividend.scalar_type()) || !is_real_number(divisor) ||
+        widened_from(dividend) != ElementType::kPred) {
+      return {};
+    }
+    const at::Tensor mask = before_widening(dividend, at::ScalarType::Bool);
+    if (!mask.defined()) return {};
+    const c10::Scalar by = divisor.isTensor()
+                               ? at::_ops::_local_scalar_dense::redispatch(kCpu, divisor.toTensor())
+                               : divisor.toScalar();
+    // As torch's kernel on the CPU: in float32, then rounded.
+    const auto wide = static_cast<float>(by.toDouble());
+    return at::_ops::where_self::redispatch(kXla, mask, number(1 / wide, dividend),
+                                            number(0 / wide, dividend));
+  }
+
+  // A number of Python, as it is or as a tensor.
+  static bool is_real_number(const c10::IValue& value) {
+    if (!value.isTensor()) return !value.toScalar().isComplex();
+    const at::Tensor& t = value.toTensor();
+    return t.device().is_cpu() && t.unsafeGetTensorImpl()->is_wrapped_number() && !t.is_complex();
+  }
+
+  static constexpr DispatchKeySet kCpu{DispatchKey::CPU};
+};
+
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
+  override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Tensor");
+  override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Scalar");
   const std::pair<const char*, int> sources[] = {{"_to_copy", 0}, {"_copy_from", 0}, {"copy", 1}};
   for (const auto& [name, source] : sources) {
     override_kernel<FoldAfter>(xla, DispatchKey::XLA, (std::string("aten::") + name).c_str(), "",
