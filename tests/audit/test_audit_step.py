@@ -92,7 +92,8 @@ class TestReasons:
 
         def step():
             with torch.autocast("xla", dtype=BF16):
-                loss = linear(x).sum()
+                y = linear(x)
+            loss = y.sum()
             loss.backward()
             return loss
 

@@ -122,6 +122,21 @@ def test_clamp_of_integers_by_a_float(dtype):
     assert_same(lambda x: x.clamp(max=0.5), INTEGERS[dtype])
 
 
+@fails_on_stock
+@pytest.mark.parametrize("dtype", ("i8", "u8", "i32", "i64"))
+def test_remainder_of_integers_by_a_float(dtype):
+    assert_same(lambda x: x % 0.75, INTEGERS[dtype])
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", ("i8", "i32"))
+@pytest.mark.parametrize("name", ("bitwise_left_shift", "bitwise_right_shift"))
+def test_shifts_by_a_number_and_of_one(name, dtype):
+    function = getattr(torch, name)
+    assert_same(lambda x: function(x, 2), INTEGERS[dtype])
+    assert_same(lambda x: function(5, x), INTEGERS[dtype].abs() % 3)
+
+
 @passes_on_stock
 @pytest.mark.parametrize("dtype", ("i8", "u8", "i32", "i64"))
 def test_clamp_of_integers_by_integers(dtype):

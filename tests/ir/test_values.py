@@ -141,6 +141,65 @@ def test_chunk_cat_refuses():
         torch._chunk_cat([data(2).to(DEVICE)], 0, 0)
 
 
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (torch.int64, torch.int32, torch.int8, torch.uint8), ids=str)
+def test_shifts(dtype):
+    shifts = (
+        lambda x: x >> 1,
+        lambda x: x >> (x * 0 + 2),
+        lambda x: x.clone().__irshift__(1),
+        lambda x: x >> 70,
+        lambda x: x << 3,
+        lambda x: x << 64,
+        lambda x: torch.bitwise_right_shift(x, 1),
+    )
+    x = torch.tensor([-3, -8, -1, 5, 100, -128]) if dtype != torch.uint8 else torch.tensor([3, 250, 128, 1])
+    assert_same(shifts, x.to(dtype))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (torch.float64, f32, bf16), ids=str)
+def test_floor_division_takes_the_rest_off_first(dtype):
+    x = torch.tensor([3.0, -3.0, 1.0, 0.0, 6.6, INF, -7.0, 0.5], dtype=dtype)
+    divisions = (
+        lambda x: x // 0.3,
+        lambda x: torch.div(x, torch.full_like(x, -0.1), rounding_mode="floor"),
+        lambda x: 1.0 // x,
+        lambda x: x // x.flip(0),
+        lambda x: x // INF,
+    )
+    assert_same(divisions, x)
+    assert_same([lambda x: x // 0.3, lambda x: x // 2], torch.tensor([3, -3, 7]))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, torch.float64, torch.int32), ids=str)
+def test_arange_counts_as_torch(dtype):
+    if dtype.is_floating_point:
+        steps = [(0, 1, 0.1), (0.0, 0.6, 0.2), (1.0, -1.0, -0.1), (0, 2.5), (1.0, 1.0)]
+    else:
+        steps = [(0.2, 5.9), (0.9, 3.1), (0.2, -5.9, -1.7), (5,), (1, 1, 2)]
+    ranges = [lambda x, s=s: torch.arange(*s, dtype=dtype, device=x.device) for s in steps]
+    assert_same(ranges, torch.zeros(1))
+
+
+@ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+@pytest.mark.parametrize("dtype", (torch.int32, torch.int64), ids=str)
+def test_arange_refuses_a_step_that_is_no_integer(dtype):
+    with pytest.raises(RuntimeError, match="step must be nonzero"):
+        torch.arange(0.2, 2, 0.5, dtype=dtype, device=DEVICE)
+
+
+@fails_on_stock
+def test_the_largest_of_a_bag_of_negative_numbers():
+    ids, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2, 2])
+    bags = (
+        lambda w: F.embedding_bag(ids.to(w.device), w, offsets.to(w.device), mode="max"),
+        lambda w: F.embedding_bag(ids.view(2, 3).to(w.device), w, mode="max"),
+    )
+    assert_same(bags, -data(7, 4).abs(), gradients=True)
+
+
 @pytest.mark.fails_on_stock("2.9", "2.8", "2.7")
 def test_cummax_gives_the_last_of_equal_elements():
     x = torch.tensor([[1, 1, 3, 2, 3], [0, 1, 1, 5, 1]])
@@ -386,6 +445,47 @@ def test_the_rest_is_as_in_stock():
 return %6, %7, %9, %21, %22, %24, %25, %26
 """,
     )
+
+
+@fails_on_stock
+def test_gather_and_scatter_of_numbers_and_of_nothing():
+    def ranks(x):
+        d = x.device
+        i, one, none = (
+            torch.tensor(2, device=d),
+            torch.tensor([2], device=d),
+            torch.empty(0, dtype=torch.int64, device=d),
+        )
+        number, row = x[1].clone(), x.unsqueeze(0)
+        return (
+            x.gather(0, i),
+            x.gather(-1, none),
+            row.gather(1, none),
+            number.gather(0, one * 0),
+            x.scatter(0, i, number),
+            x.scatter(0, one, number),
+            x.scatter(0, i, 7.0),
+            row.scatter(0, none, 7.0),
+            row.scatter(0, none, row.detach()),
+            x.scatter_add(0, i, number),
+            x.scatter_reduce(0, i, number, "amax"),
+            number.scatter(0, i * 0, 3.0),
+            number.scatter_add(0, one * 0, one.float()),
+        )
+
+    for f in range(13):
+        assert_same([lambda x, f=f: ranks(x)[f] * 1], data(5), gradients=True)
+
+
+@fails_on_stock
+def test_as_strided_beyond_the_elements_is_refused_at_the_call():
+    x = torch.arange(6.0, device=DEVICE)
+    for size, stride, offset in (((4, 4), (1, 1), 0), ((3,), (2,), 5), ((2, 2), (1, 1), 7)):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            x.as_strided(size, stride, offset)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        x.as_strided_scatter(torch.zeros(3, device=DEVICE), (3,), (2,), 5)
+    assert_same([lambda x: x.as_strided((2, 3), (1, 2)), lambda x: x.as_strided((0, 9), (9, 9))], torch.arange(6.0))
 
 
 @fails_on_stock

@@ -1,9 +1,11 @@
 // Results in the dtype to which torch promotes their operands, where torch_xla keeps that of one of
 // them. Two operands of different float dtypes are mixed-operands' matter, but for comparisons.
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/sum_ops.h>
 #include <c10/core/DefaultDtype.h>
@@ -121,6 +123,23 @@ void promote(Call& call) {
   call.proceed();
 }
 
+// self, other. Of a tensor and a number torch_xla's kernel gives int64.
+void shift(Call& call) {
+  if (const auto dtype = promoted(call, 0, 2)) {
+    convert(call, 0, 2, *dtype);
+  } else {
+    for (size_t i = 0; i < 2; ++i) {
+      const bool is_number = call.tensor(i).unsafeGetTensorImpl()->is_wrapped_number();
+      const Tensor other = call.tensor(1 - i);
+      if (C10_UNLIKELY(is_number) && is_integral(other)) {
+        const at::AutoDispatchBelowADInplaceOrView below;
+        call[i] = at::full({}, call.tensor(i).item(), other.options());
+      }
+    }
+  }
+  call.proceed();
+}
+
 // Two tensors are compared in the higher of their dtypes. That is torch's way, but where neither
 // has it, as of bfloat16 and float16, or where a 0-d tensor has the higher one.
 void compare(Call& call) {
@@ -155,6 +174,14 @@ void clamp_by_number(Call& call) {
     }
   }
   convert(call, 0, dtype);
+  call.proceed();
+}
+
+// An integer tensor and a number that is no integer: torch_xla takes the number for an integer.
+void remainder_by_number(Call& call) {
+  if (C10_UNLIKELY(is_integral(call.tensor(0)) && call[1].toScalar().isFloatingPoint())) {
+    convert(call, 0, default_dtype());
+  }
   call.proceed();
 }
 
@@ -227,13 +254,9 @@ void install() {
   remedy(xla, count_nonzero, {{"aten::count_nonzero", ""}, {"aten::count_nonzero", "dim_IntList"}});
   remedy(xla, promote<0, 2>,
          {
-             {"aten::__lshift__", "Tensor"},
-             {"aten::__rshift__", "Tensor"},
              {"aten::atan2", ""},
              {"aten::bitwise_and", "Tensor"},
-             {"aten::bitwise_left_shift", "Tensor"},
              {"aten::bitwise_or", "Tensor"},
-             {"aten::bitwise_right_shift", "Tensor"},
              {"aten::bitwise_xor", "Tensor"},
              {"aten::clamp_max", "Tensor"},
              {"aten::clamp_min", "Tensor"},
@@ -241,6 +264,14 @@ void install() {
              {"aten::minimum", ""},
              {"aten::remainder", "Tensor"},
          });
+  remedy(xla, shift,
+         {
+             {"aten::__lshift__", "Tensor"},
+             {"aten::__rshift__", "Tensor"},
+             {"aten::bitwise_left_shift", "Tensor"},
+             {"aten::bitwise_right_shift", "Tensor"},
+         });
+  remedy(xla, remainder_by_number, {{"aten::remainder", "Scalar"}});
   remedy(xla, add, {{"aten::add", "Tensor"}, {"aten::sub", "Tensor"}});
   remedy(xla, promote<0, 3>, {{"aten::clamp", "Tensor"}});
   remedy(xla, promote<1, 3>, {{"aten::where", "self"}});

@@ -8,9 +8,14 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/bitwise_left_shift_ops.h>
+#include <ATen/ops/bitwise_right_shift_ops.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
@@ -145,6 +150,86 @@ void cummax(Call& call) {
   call.result(1) = std::get<0>(reached.cummax(dim));
 }
 
+// self, other. torch_xla divides by a power of two, rounding towards zero, where the bits of a
+// negative number move; its kernels of the other names for a shift move them.
+template <class Op>
+void shift(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return call.proceed();
+  const Below below;
+  Tensor bits;
+  if (call[1].isTensor()) {
+    bits = call.tensor(1);
+    if (!is_integral(bits)) return call.proceed();
+  } else {
+    const Scalar number = call[1].toScalar();
+    if (!number.isIntegral(/*includeBool=*/true)) return call.proceed();
+    // All bits leave: a count that every dtype has stands for larger ones, and for negative ones.
+    const auto width = static_cast<int64_t>(8 * self.element_size());
+    const int64_t count = number.toLong();
+    bits = at::full({}, count < 0 || count > width ? width : count, self.options());
+  }
+  call.answer(Op::redispatch(kXla, self, bits));
+}
+
+// A number in a tensor's clothes is on the CPU.
+Tensor operand(const Tensor& t, const Tensor& other, ScalarType dtype) {
+  if (!t.unsafeGetTensorImpl()->is_wrapped_number()) return t.to(dtype);
+  return at::full({}, t.item(), other.options().dtype(dtype));
+}
+
+// self, other, …: as torch's kernels, which take the rest of the division off first. 3 // 0.3 is 9,
+// where torch_xla's floor(3 / 0.3) is 10.
+void divide_down(Call& call) {
+  const Tensor self = call.tensor(0), other = call.tensor(1);
+  const ScalarType dtype = at::result_type(self, other);
+  if (!c10::isFloatingType(dtype)) return call.proceed();
+  const Below below;
+  const ScalarType wide = is_half(dtype) ? ScalarType::Float : dtype;
+  const Tensor a = operand(self, other, wide), b = operand(other, self, wide);
+  const Tensor rest = a.fmod(b);
+  const Tensor is_below = (rest != 0).logical_and((rest < 0) != (b < 0));
+  const Tensor whole = ((a - rest) / b - is_below.to(wide)).round();
+  call.answer(at::where(b == 0, a / b, whole).to(dtype));
+}
+
+// start, end, step, out. torch counts the elements in float64 and then computes in out's dtype;
+// torch_xla counts in out's dtype, in which (1 - 0) / 0.1 is more than 10 and a step of 0.5 may be
+// the integer 0, which ends the process.
+void arange_of_floats(Call& call) {
+  const Scalar start = call[0].toScalar(), end = call[1].toScalar(), step = call[2].toScalar();
+  const ScalarType dtype = call.tensor(3).scalar_type();
+  const bool are_floats =
+      start.isFloatingPoint() || end.isFloatingPoint() || step.isFloatingPoint();
+  if (C10_LIKELY(!are_floats) || dtype == ScalarType::Bool) return call.proceed();
+  const bool of_integers = c10::isIntegralType(dtype, /*includeBool=*/false);
+  const double begin = of_integers ? std::trunc(start.toDouble()) : start.toDouble();
+  const double by = of_integers ? std::trunc(step.toDouble()) : step.toDouble();
+  TORCH_CHECK(by != 0, "step must be nonzero");
+  const double last = dtype == ScalarType::Long ? std::trunc(end.toDouble()) : end.toDouble();
+  const double count = dtype == ScalarType::Long
+                           ? std::ceil((last - begin) / by)
+                           : std::ceil((last - start.toDouble()) / step.toDouble());
+  if (!std::isfinite(count) || count < 1) return call.proceed();
+  // An end from which every dtype counts the same.
+  if (of_integers) {
+    call[0] = static_cast<int64_t>(begin);
+    call[1] = static_cast<int64_t>(begin + count * by);
+    call[2] = static_cast<int64_t>(by);
+  } else {
+    call[1] = begin + (count - 0.5) * by;
+  }
+  call.proceed();
+}
+
+// weight, indices, offsets, scale_grad_by_freq, mode, …: torch_xla takes the largest of a bag's
+// elements and 0.
+void embedding_bag(Call& call) {
+  constexpr int64_t kMax = 2;
+  if (C10_LIKELY(call[4].toInt() != kMax)) return call.proceed();
+  call.on_the_cpu();
+}
+
 // ---- tensors without elements
 
 void clone_if_empty(Call& call) {
@@ -238,6 +323,58 @@ void broadcast(Call& call) {
   call.proceed();
 }
 
+// self, dim, index, …: a number counts as one of one element, and an index without elements may
+// have any rank.
+void gather(Call& call) {
+  const Tensor self = call.tensor(0), index = call.tensor(2);
+  if (C10_LIKELY(self.dim() == index.dim() && index.numel() > 0)) return call.proceed();
+  const Below below;
+  if (index.numel() == 0) return call.answer(at::empty(index.sizes(), self.options()));
+  if (std::max(self.dim(), index.dim()) > 1) return call.proceed();
+  call[0] = with_batch(self);
+  call[2] = with_batch(index);
+  call.proceed();
+  call.result() = call.result().toTensor().view(index.sizes());
+}
+
+// self, dim, index, a tensor or a number, …
+void scatter(Call& call) {
+  const Tensor self = call.tensor(0), index = call.tensor(2);
+  const bool is_tensor = call[3].isTensor();
+  const int64_t rank = is_tensor ? call.tensor(3).dim() : index.dim();
+  if (C10_LIKELY(self.dim() == index.dim() && rank == self.dim() && index.numel() > 0)) {
+    return call.proceed();
+  }
+  const Below below;
+  if (index.numel() == 0) return call.answer(at::clone(self));
+  if (std::max({self.dim(), index.dim(), rank}) > 1) return call.proceed();
+  call[0] = with_batch(self);
+  call[2] = with_batch(index);
+  if (is_tensor) call[3] = with_batch(call.tensor(3));
+  call.proceed();
+  call.result() = call.result().toTensor().view(self.sizes());
+}
+
+// self, …, size, stride, storage_offset, from argument `size` on. XLA repeats the last element in
+// the place of what is beyond it, or refuses when the graph runs.
+template <size_t size>
+void as_strided(Call& call) {
+  const Tensor self = call.tensor(0);
+  const auto sizes = call[size].toIntVector(), strides = call[size + 1].toIntVector();
+  const int64_t offset = call[size + 2].isNone() ? 0 : call[size + 2].toInt();
+  int64_t last = offset;
+  bool is_empty = sizes.size() != strides.size();  // which the kernel refuses
+  for (size_t i = 0; i < sizes.size() && !is_empty; ++i) {
+    is_empty = sizes[i] <= 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  TORCH_CHECK(is_empty || last < self.numel(), "as_strided: sizes ", at::IntArrayRef(sizes),
+              ", strides ", at::IntArrayRef(strides), " and storage offset ", offset,
+              " need an element ", last, ", out of bounds for a tensor of ", self.numel(),
+              " elements. On XLA the elements of a view are those of the view alone.");
+  call.proceed();
+}
+
 void of_integers(Call& call) {
   if (C10_UNLIKELY(is_integral(call.tensor(0)))) {
     call[0] = cast(call.tensor(0), default_dtype());
@@ -266,8 +403,9 @@ void average_integers(Call& call) {
 
 // Argument `mode`: without one, it is the division that XLA has.
 template <size_t mode>
-void divide_wide(Call& call) {
+void divide(Call& call) {
   if (C10_LIKELY(call[mode].isNone())) return call.proceed();
+  if (call[mode].toStringRef() == "floor") return divide_down(call);
   compute_wide(call);
 }
 
@@ -348,6 +486,13 @@ void mend_values(torch::Library& xla) {
   remedy(xla, chunk_cat, {{"aten::_chunk_cat", ""}});
   remedy(xla, cummax, {{"aten::cummax", ""}});
   remedy(xla, average_integers, {{"aten::avg_pool2d", ""}, {"aten::avg_pool3d", ""}});
+  remedy(xla, shift<at::_ops::bitwise_left_shift_Tensor>,
+         {{"aten::__lshift__", "Scalar"}, {"aten::__lshift__", "Tensor"}});
+  remedy(xla, shift<at::_ops::bitwise_right_shift_Tensor>,
+         {{"aten::__rshift__", "Scalar"}, {"aten::__rshift__", "Tensor"}});
+  remedy(xla, divide_down, {{"aten::floor_divide", ""}});
+  remedy(xla, arange_of_floats, {{"aten::arange", "start_out"}});
+  remedy(xla, embedding_bag, {{"aten::_embedding_bag_forward_only", ""}});
 }
 
 void mend_refusals(torch::Library& xla, torch::Library& autograd) {
@@ -363,6 +508,18 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, svd, {{"aten::_linalg_svd", ""}});
   remedy(xla, inverse, {{"aten::linalg_inv_ex", ""}});
   remedy(xla, broadcast, {{"aten::clamp_max", "Tensor"}, {"aten::clamp_min", "Tensor"}});
+  remedy(xla, gather, {{"aten::gather", ""}});
+  remedy(xla, scatter,
+         {
+             {"aten::scatter", "reduce"},
+             {"aten::scatter", "src"},
+             {"aten::scatter", "value"},
+             {"aten::scatter", "value_reduce"},
+             {"aten::scatter_add", ""},
+             {"aten::scatter_reduce", "two"},
+         });
+  remedy(xla, as_strided<1>, {{"aten::as_strided", ""}, {"aten::as_strided_copy", ""}});
+  remedy(xla, as_strided<2>, {{"aten::as_strided_scatter", ""}});
   remedy(xla, of_integers,
          {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::tensor_split",
@@ -370,13 +527,8 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
 }
 
 void mend_steps(torch::Library& xla, torch::Library& autograd) {
-  remedy(xla, compute_wide,
-         {
-             {"aten::floor_divide", ""},
-             {"aten::lerp", "Scalar"},
-             {"aten::lerp", "Tensor"},
-         });
-  remedy(xla, divide_wide<2>, {{"aten::div", "Tensor_mode"}});
+  remedy(xla, compute_wide, {{"aten::lerp", "Scalar"}, {"aten::lerp", "Tensor"}});
+  remedy(xla, divide<2>, {{"aten::div", "Tensor_mode"}});
   remedy(xla, compute_float16_wide,
          {
              {"aten::addcmul", ""},
