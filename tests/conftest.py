@@ -147,7 +147,18 @@ def start_device(device):
         torch_xla._XLAC._xla_get_devices()
         if device == "tpu":
             # An f32 product on a TPU is a bf16 one unless said otherwise; the tests' numbers are float32's.
-            torch_xla.backends.set_mat_mul_precision("highest")
+            torch_xla._XLAC._xla_set_mat_mul_precision("highest")
+
+
+@pytest.fixture
+def set_matmul_precision():
+    """Sets the precision of matrix products, for one test: what ``torch_xla.backends`` calls; 2.6 lacks that."""
+    from torch_xla import _XLAC
+
+    tell = getattr(_XLAC, "_xla_get_mat_mul_precision", None)
+    outer = "default" if tell is None else tell()
+    yield _XLAC._xla_set_mat_mul_precision
+    _XLAC._xla_set_mat_mul_precision(outer)
 
 
 class SkippedModule(pytest.Module):

@@ -7,7 +7,6 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 import pytest
 import torch
 import torch_xla
-import torch_xla.backends
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
 from other_process import forked, run, run_tests
@@ -325,6 +324,7 @@ def test_other_products_are_stocks(form, request):
     torch.testing.assert_close(y.cpu().double(), form(*cpu).double(), rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.since("2.9", "a product that does not end the process if the shapes do not fit")
 @passes_on_stock
 def test_errors_are_stocks():
     _, (x, w) = factors((4, 6), (5, 6))
@@ -383,19 +383,15 @@ def test_an_island_in_autocast():
 
 @fails_on_stock
 @pytest.mark.parametrize("precision", ["default", "high", "highest"])
-def test_precision(precision):
+def test_precision(precision, set_matmul_precision):
     """One dot at each setting, which it carries; and the same graph is compiled for each anew."""
     cpu, (x, w) = factors((4, 6), (6, 5))
-    outer = torch_xla._XLAC._xla_get_mat_mul_precision()
-    torch_xla.backends.set_mat_mul_precision(precision)
-    try:
-        y = x.float() @ w.float()
-        assert is_native(y)
-        text = torch_xla._XLAC._get_xla_tensors_hlo([y])
-        assert (f"{{{precision},{precision}}}" in text) == (precision != "default")
-        torch.testing.assert_close(y.cpu(), cpu[0].float() @ cpu[1].float())
-    finally:
-        torch_xla.backends.set_mat_mul_precision(outer)
+    set_matmul_precision(precision)
+    y = x.float() @ w.float()
+    assert is_native(y)
+    text = torch_xla._XLAC._get_xla_tensors_hlo([y])
+    assert (f"{{{precision},{precision}}}" in text) == (precision != "default")
+    torch.testing.assert_close(y.cpu(), cpu[0].float() @ cpu[1].float())
 
 
 @fails_on_stock
@@ -477,6 +473,7 @@ def test_without_exact_casts():
 
 
 @fails_on_stock
+@pytest.mark.since("2.7", "XNNPACK in XLA:CPU")
 @pytest.mark.default_pin
 @pytest.mark.slow
 def test_the_users_choice_of_xnnpack():

@@ -318,21 +318,16 @@ def test_training_compiles_as_often_as_on_stock():
 
 
 @fails_on_stock
-@pytest.mark.since("2.8", "set_mat_mul_precision")
-def test_precision_of_matrix_products():
-    from torch_xla.backends import set_mat_mul_precision
-
+@pytest.mark.since("2.6", "a setting of this precision")
+def test_precision_of_matrix_products(set_matmul_precision):
     _, (x, y) = numbers((4, 4), (4, 4))
-    try:
-        counts = []
-        for precision in ("default", "highest", "high", "default", "highest", "high"):
-            set_mat_mul_precision(precision)
-            before = compilations()
-            torch_xla._XLAC._xla_sync_multi([x @ y], [])
-            counts.append(compilations() - before)
-        assert counts == [1, 1, 1, 0, 0, 0]
-    finally:
-        set_mat_mul_precision("default")
+    counts = []
+    for precision in ("default", "highest", "high", "default", "highest", "high"):
+        set_matmul_precision(precision)
+        before = compilations()
+        torch_xla._XLAC._xla_sync_multi([x @ y], [])
+        counts.append(compilations() - before)
+    assert counts == [1, 1, 1, 0, 0, 0]
 
 
 def distinct(make, *variants):

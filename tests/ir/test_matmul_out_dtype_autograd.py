@@ -436,21 +436,10 @@ def test_dot_general_of_any_dimension_numbers(shapes, dimensions):
 # ---- precision
 
 
-@pytest.fixture
-def highest_precision():
-    from torch_xla import backends
-
-    before = backends.get_mat_mul_precision()
-    backends.set_mat_mul_precision("highest")
-    yield
-    backends.set_mat_mul_precision(before)
-
-
 @has_out_dtype
 @fails_on_stock
-@pytest.mark.filterwarnings("ignore:Setting mat mul precision")
-@pytest.mark.since("2.8", "set_mat_mul_precision")
-def test_every_dot_has_the_precision_that_is_set(highest_precision):
+def test_every_dot_has_the_precision_that_is_set(set_matmul_precision):
+    set_matmul_precision("highest")
     a, b, g = random(4, 8), random(8, 6), random(4, 6, dtype=f32)
     leaves = leaf(a), leaf(b)
     product = torch.mm(*leaves, out_dtype=f32)

@@ -15,7 +15,7 @@ from small_transformer import casts, gradients, loss_of, model_and_data
 from tensors import random
 from torch import nn
 from torch.nn import functional as F
-from torch_xla import backends, experimental
+from torch_xla import experimental
 
 DEVICE = torch_xla.device()
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
@@ -42,13 +42,6 @@ def tpu():
     _native_attention.trace_for_tpu(True)
     yield
     _native_attention.trace_for_tpu(False)
-
-
-@pytest.fixture
-def precision():
-    """Sets the precision of matrix products."""
-    yield backends.set_mat_mul_precision
-    backends.set_mat_mul_precision("default")
 
 
 def operands(*sizes, dtype=bf16, grad=True):
@@ -143,17 +136,30 @@ WIDE, NARROW = ["bf16 bf16 f32", "f32 bf16 f32"], ["bf16 bf16 f32"] * 2
 
 
 @fails_on_stock
-def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, precision):
+def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, set_matmul_precision):
     """For the products alone: there the matrix unit rounds float32 operands; at any other precision it does not."""
     _, leaves = operands()
     grad = random(*SIZES, seed=3).to(DEVICE)
     for asked, expected in {"default": NARROW, "high": WIDE, "highest": WIDE}.items():
-        precision(asked)
+        set_matmul_precision(asked)
         result = F.scaled_dot_product_attention(*leaves)
         assert dots(result) == expected
         gradients = dots(*torch.autograd.grad(result, leaves, grad))
         assert ("f32 bf16 f32" not in gradients) == (expected == NARROW)
         assert not experimental.is_narrow_attention()
+
+
+@fails_on_stock
+def test_products_have_the_precision_that_is_set(set_matmul_precision):
+    _, leaves = operands()
+    set_matmul_precision("highest")
+    result = F.scaled_dot_product_attention(*leaves)
+    result.backward(random(*SIZES, seed=3).to(DEVICE))
+    tensors = [result, *(t.grad for t in leaves)]
+    assert "f32 f32 f32" not in dots(*tensors)
+    text = torch_xla._XLAC._get_xla_tensors_hlo(tensors)
+    lines = [line for line in text.splitlines() if " dot(" in line]
+    assert len(lines) == 6 and all("operand_precision={highest,highest}" in line for line in lines)
 
 
 @fails_on_stock
@@ -196,9 +202,9 @@ def test_on_a_tpu_as_exact_as_torchs_formula(tpu, width, peaked):
 @fails_on_stock
 @pytest.mark.parametrize(("choice", "expected"), [(False, WIDE), (True, NARROW)])
 @pytest.mark.parametrize("asked", ["default", "highest"])
-def test_a_choice_holds_on_every_device(choice, expected, asked, tpu, precision):
+def test_a_choice_holds_on_every_device(choice, expected, asked, tpu, set_matmul_precision):
     _, leaves = operands(grad=False)
-    precision(asked)
+    set_matmul_precision(asked)
     experimental.narrow_attention(choice)
     try:
         assert dots(F.scaled_dot_product_attention(*leaves)) == expected
@@ -704,6 +710,6 @@ assert all(t.isfinite().all() for t in values)
 @fails_on_stock
 def test_spmd(tmp_path):
     """Sharded over batch and heads each device computes its own part."""
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_cpu_use_xnnpack=false"
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     output = run("-c", SPMD, CPU_NUM_DEVICES="4", XLA_FLAGS=flags, DUMP=str(tmp_path))
     assert "collectives []" in output

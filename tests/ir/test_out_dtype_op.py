@@ -261,20 +261,12 @@ def test_convolutions_that_differ_in_their_window_only_are_two():
 
 
 @fails_on_stock
-@pytest.mark.filterwarnings("ignore:Setting mat mul precision")
-@pytest.mark.since("2.8", "set_mat_mul_precision")
-def test_convolutions_have_the_precision_that_is_set():
-    from torch_xla import backends
-
-    before = backends.get_mat_mul_precision()
+def test_convolutions_have_the_precision_that_is_set(set_matmul_precision):
     x, w = leaf(random(2, 4, 9, 9)), leaf(random(4, 4, 3, 3))
-    try:
-        backends.set_mat_mul_precision("highest")
-        result = out_dtype(aten.conv2d.default, f32, x, w)
-        result.sum().backward()
-        text = torch_xla._XLAC._get_xla_tensors_hlo([result, x.grad, w.grad])
-    finally:
-        backends.set_mat_mul_precision(before)
+    set_matmul_precision("highest")
+    result = out_dtype(aten.conv2d.default, f32, x, w)
+    result.sum().backward()
+    text = torch_xla._XLAC._get_xla_tensors_hlo([result, x.grad, w.grad])
     lines = [line for line in text.splitlines() if " convolution(" in line]
     assert len(lines) == 3 and all("operand_precision={highest,highest}" in line for line in lines)
 

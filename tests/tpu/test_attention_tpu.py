@@ -4,7 +4,7 @@ import pytest
 import torch
 from device_data import data
 from torch.nn.functional import scaled_dot_product_attention
-from torch_xla import backends, experimental
+from torch_xla import experimental
 
 SIZES = (4, 8, 1024, 64)
 
@@ -46,27 +46,21 @@ def test_a_step_of_attention(tpu_hlo, topology):
 
 
 @fails_on_stock
-def test_at_a_higher_precision_weights_are_wide(tpu_hlo):
-    backends.set_mat_mul_precision("highest")
-    try:
-        assert tpu_hlo(step(scaled_dot_product_attention)).text == tpu_hlo(chosen(False)).text
-    finally:
-        backends.set_mat_mul_precision("default")
+def test_at_a_higher_precision_weights_are_wide(tpu_hlo, set_matmul_precision):
+    set_matmul_precision("highest")
+    assert tpu_hlo(step(scaled_dot_product_attention)).text == tpu_hlo(chosen(False)).text
 
 
 @passes_on_stock
-def test_a_float32_product_at_default_precision_is_one_pass(tpu_hlo, topology):
+def test_a_float32_product_at_default_precision_is_one_pass(tpu_hlo, topology, set_matmul_precision):
     """Of operands that are rounded to bfloat16, which is what the matrix unit multiplies; "highest" takes six."""
 
     def product(dtype):
         return tpu_hlo(data(2048, 2048, dtype=dtype) @ data(2048, 2048, dtype=dtype), topology)
 
     narrow, default = product(torch.bfloat16), product(torch.float32)
-    backends.set_mat_mul_precision("highest")
-    try:
-        highest = product(torch.float32)
-    finally:
-        backends.set_mat_mul_precision("default")
+    set_matmul_precision("highest")
+    highest = product(torch.float32)
     assert "operand_precision" not in default.compiled.hlo
     assert "operand_precision={highest,highest}" in highest.compiled.hlo
     assert default.estimated_cycles < 1.3 * narrow.estimated_cycles

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-import torch_xla
-import torch_xla.backends
 from device_data import data
 from torch.nn.functional import linear
 
@@ -17,12 +15,10 @@ ROWS, INNER, COLUMNS = 512, 256, 384
 
 
 @pytest.fixture(params=["default", "highest"])
-def precision(request):
+def precision(request, set_matmul_precision):
     """The precision of matrix products, for one test."""
-    outer = torch_xla._XLAC._xla_get_mat_mul_precision()
-    torch_xla.backends.set_mat_mul_precision(request.param)
-    yield request.param
-    torch_xla.backends.set_mat_mul_precision(outer)
+    set_matmul_precision(request.param)
+    return request.param
 
 
 def widened(t):

@@ -35,8 +35,7 @@ def install() -> None:
                 stacklevel=2,
             )
     library.castoff_graph_identity_set_settings.argtypes = [ctypes.c_uint64]
-    if hasattr(_XLAC, "_xla_set_mat_mul_precision"):
-        _follow_precision()
+    _castoff.follow_matmul_precision(_put_into_the_key)
     if hasattr(_XLAC, "_xla_custom_call"):
         _watch_frontend_attributes()
     _castoff.install_kernels("graph-identity")
@@ -45,23 +44,11 @@ def install() -> None:
         _kernels.impl("_amp_update_scale_", _amp_update_scale, "XLA")
 
 
-def _follow_precision() -> None:
-    """Put the precision of matrix products, of which nothing is in the nodes, into the key whenever it changes."""
-    set_precision = _XLAC._xla_set_mat_mul_precision
-
-    def say(precision: str) -> None:
-        digest = hashlib.blake2b(precision.encode(), digest_size=8).digest()
-        word = 0 if precision == "default" else int.from_bytes(digest, "little")
-        _torch_castoff.library().castoff_graph_identity_set_settings(word)
-
-    @functools.wraps(set_precision)
-    def set_and_say(precision):
-        set_precision(precision)
-        say(precision)
-
-    _XLAC._xla_set_mat_mul_precision = set_and_say
-    # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
-    say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
+def _put_into_the_key(precision: str) -> None:
+    """Put the precision of matrix products, of which nothing is in the nodes, into the key."""
+    digest = hashlib.blake2b(precision.encode(), digest_size=8).digest()
+    word = 0 if precision == "default" else int.from_bytes(digest, "little")
+    _torch_castoff.library().castoff_graph_identity_set_settings(word)
 
 
 def _watch_frontend_attributes() -> None:

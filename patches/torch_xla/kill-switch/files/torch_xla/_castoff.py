@@ -10,16 +10,21 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
+import _XLAC
 import torch
 from torch import _castoff as _torch_castoff
 
 from . import version
 from ._castoff_topics import TOPICS
 
-__all__ = ["TOPICS", "install_kernels", "library", "untraced"]
+__all__ = ["TOPICS", "follow_matmul_precision", "install_kernels", "library", "matmul_precision", "untraced"]
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
+
+#: The precision that was last set, and who is told of a change.
+_heard_precision = "default"
+_followers: list[Callable[[str], None]] = []
 
 
 @functools.cache
@@ -58,6 +63,38 @@ def install_kernels(topic: str, *arguments: object) -> None:
         raise ImportError(f"castoff: {topic} cannot take its place: {error.decode()}")
 
 
+def matmul_precision() -> str:
+    """The precision that this process's matrix products have: "default", "high" or "highest".
+
+    torch_xla before 2.8 does not tell it: there it is what was set since ``import torch_xla``.
+    """
+    get = getattr(_XLAC, "_xla_get_mat_mul_precision", None)
+    return _heard_precision if get is None else get()
+
+
+def follow_matmul_precision(follower: Callable[[str], None]) -> None:
+    """Call ``follower`` with the precision of matrix products: now, and whenever it is set."""
+    _followers.append(follower)
+    follower(matmul_precision())
+
+
+def _hear_matmul_precision() -> None:
+    """Hear what sets the precision: ``torch_xla.backends`` calls it, and users of 2.7 and 2.6, which lack that."""
+    set_precision = getattr(_XLAC, "_xla_set_mat_mul_precision", None)
+    if set_precision is None:
+        return  # torch_xla 2.1 has one precision
+
+    @functools.wraps(set_precision)
+    def set_and_tell(precision: str) -> None:
+        global _heard_precision
+        set_precision(precision)
+        _heard_precision = precision.lower()  # as XLA reads it
+        for follower in _followers:
+            follower(matmul_precision())
+
+    _XLAC._xla_set_mat_mul_precision = set_and_tell
+
+
 def untraced(function: Callable) -> Callable:
     """A decorator: dynamo traces neither ``function`` nor what it calls.
 
@@ -92,9 +129,11 @@ def _mismatch(what: str) -> str:
 
 def _install_topics() -> None:
     """Install every topic that is in this build and not disabled."""
-    for topic, module in TOPICS.items():
-        if module and _torch_castoff.enabled(topic):
-            importlib.import_module(f"{__package__}.{module}").install()
+    modules = [module for topic, module in TOPICS.items() if module and _torch_castoff.enabled(topic)]
+    if modules:
+        _hear_matmul_precision()
+    for module in modules:
+        importlib.import_module(f"{__package__}.{module}").install()
 
 
 _install_topics()

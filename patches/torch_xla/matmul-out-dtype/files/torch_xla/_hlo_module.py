@@ -13,7 +13,7 @@ import torch
 import torch_xla
 from torch_xla.core import xla_builder
 
-__all__ = ["Operand", "computation", "message", "precision", "run"]
+__all__ = ["Operand", "computation", "message", "run"]
 
 # xla.PrimitiveType
 _PRIMITIVE_TYPES = {
@@ -34,12 +34,6 @@ _PRIMITIVE_TYPES = {
 _PRECISIONS = {"default": 0, "high": 1, "highest": 2}
 
 _VARINT, _BYTES = 0, 2  # wire types
-
-
-def precision() -> str:
-    """What ``torch_xla.backends.set_mat_mul_precision`` has been told; before torch_xla 2.7 nobody can tell it."""
-    get = getattr(torch_xla._XLAC, "_xla_get_mat_mul_precision", None)
-    return "default" if get is None else get()
 
 
 class Operand(NamedTuple):

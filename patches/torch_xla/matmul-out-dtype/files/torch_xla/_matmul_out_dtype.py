@@ -13,7 +13,7 @@ import torch
 import torch_xla
 
 from . import _castoff
-from ._hlo_module import Operand, computation, message, precision, run
+from ._hlo_module import Operand, computation, message, run
 
 __all__ = ["install"]
 
@@ -29,7 +29,7 @@ def _dot_computation(lhs: Operand, rhs: Operand, result: Operand, dimensions: tu
 @_castoff.untraced
 def _dot_general(lhs, rhs, lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, preferred_element_type):
     dimensions = tuple(map(tuple, (lhs_contracting, rhs_contracting, lhs_batch, rhs_batch)))
-    if (asked := precision()) == "default":
+    if (asked := _castoff.matmul_precision()) == "default":
         numbers = tuple(map(list, dimensions[:2])), tuple(map(list, dimensions[2:]))
         return torch_xla._XLAC._xla_dot_general(lhs, rhs, numbers, None, preferred_element_type)
     result = Operand(preferred_element_type, tuple(_sizes(lhs, rhs, *dimensions)))

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from typing import Literal
 
-import _XLAC
 import torch
 from torch import _castoff as _torch_castoff
 
@@ -92,23 +91,9 @@ def _warn_disabled() -> None:
     )
 
 
-def _follow_precision() -> None:
-    """Tell the C++ half what ``set_mat_mul_precision`` sets, which nothing exports."""
-    set_precision = getattr(_XLAC, "_xla_set_mat_mul_precision", None)
-    if set_precision is None:
-        return
-
-    @functools.wraps(set_precision)
-    def set_and_say(precision):
-        set_precision(precision)
-        say(precision)
-
-    def say(precision):
-        _change(_native.castoff_native_attention_default_precision, precision == "default")
-
-    _XLAC._xla_set_mat_mul_precision = set_and_say
-    # torch_xla 2.6 does not tell the precision; until somebody sets it, it is the default.
-    say(_XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else "default")
+def _set_precision(precision: str) -> None:
+    """Tell the C++ half whether matrix products have the default precision."""
+    _change(_native.castoff_native_attention_default_precision, precision == "default")
 
 
 def install() -> None:
@@ -123,7 +108,7 @@ def install() -> None:
     for setter in ("choose", "trace_for_tpu", "default_precision"):
         getattr(library, f"castoff_native_attention_{setter}").argtypes = [ctypes.c_int]
     _native = library
-    _follow_precision()
+    _castoff.follow_matmul_precision(_set_precision)
     trace_for_tpu(os.environ.get("CASTOFF_TRACE_FOR", "").upper() == "TPU")
     asked = os.environ.get("XLA_NARROW_ATTENTION", "auto").lower()
     narrow_attention({"1": True, "true": True, "0": False, "false": False}.get(asked, "auto"))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from . import _castoff
-from ._hlo_module import Operand, computation, message, precision, run
+from ._hlo_module import Operand, computation, message, run
 
 __all__ = ["install"]
 
@@ -94,9 +94,9 @@ def _computation(
 def _run(lhs, rhs, dtype, sizes, window, numbers, feature_groups=1, batch_groups=1) -> torch.Tensor:
     """The HLO convolution of ``lhs`` with the kernel ``rhs``, of a result of ``dtype`` and ``sizes``."""
     result = Operand(dtype, tuple(sizes))
-    made = _computation(
-        Operand.of(lhs), Operand.of(rhs), result, window, numbers, feature_groups, batch_groups, precision()
-    )
+    groups = feature_groups, batch_groups
+    precision = _castoff.matmul_precision()
+    made = _computation(Operand.of(lhs), Operand.of(rhs), result, window, numbers, *groups, precision)
     return run("convolution", made, lhs, rhs)
 
 
