@@ -6,6 +6,7 @@ output goes to standard error. No TPU is needed or used.
 """
 
 import base64
+import importlib.metadata
 import io
 import json
 import os
@@ -95,6 +96,7 @@ def compile_job(job):
     Raises:
         BadJobError: The topology, the number of partitions or the program cannot be compiled.
     """
+    import jax
     from jax._src import compiler
     from jax._src.lib import xla_client
 
@@ -104,15 +106,19 @@ def compile_job(job):
         raise BadJobError(
             "partitions", f"1 to {len(devices)} partitions, the devices of {job['topology']}", f"{partitions}"
         )
+    devices = devices[:partitions]
+    takes_devices = jax.__version_info__ >= (0, 6)  # before that the options name them
     options = compiler.get_compile_options(
         num_replicas=1,
         num_partitions=partitions,
+        device_assignment=None if takes_devices else [[device.id for device in devices]],
         use_spmd_partitioning=partitions > 1,
         env_options_overrides=job["options"] or None,
     )
     program = bytecode_of(base64.b64decode(job["stablehlo"]))
+    on = (xla_client.DeviceList(tuple(devices)),) if takes_devices else ()
     try:
-        executable = devices[0].client.compile(program, xla_client.DeviceList(tuple(devices[:partitions])), options)
+        executable = devices[0].client.compile(program, *on, options)
     except Exception as error:
         raise BadJobError("program", f"a program that compiles for {job['topology']}", said(error)) from error
     (module,) = executable.hlo_modules()
@@ -137,10 +143,8 @@ def main():
     # libtpu and XLA write to standard output: keep the original for the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    import jaxlib.version
-    import libtpu
-
-    print(json.dumps({"jaxlib": jaxlib.version.__version__, "libtpu": libtpu.__version__}), file=answers)
+    versions = {name: importlib.metadata.version(name) for name in ("jaxlib", "libtpu")}
+    print(json.dumps(versions), file=answers)
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))
