@@ -389,8 +389,9 @@ def in_two_processes(program, *arguments, directory):
     LLVM's optimisations are off: they take most of the time, and exactness does not rest on them.
     """
     files = [directory / "with", directory / "without"]
-    # Attention's round trips are not left to this topic since there is native-attention.
-    for file, disabled in zip(files, ("native-attention", "native-attention,exact-casts"), strict=True):
+    # Attention's round trips are not left to this topic since there are these.
+    others = "native-attention,autocast-lists"
+    for file, disabled in zip(files, (others, f"{others},exact-casts"), strict=True):
         flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
         run(HERE / program, file, *arguments, XLA_FLAGS=flags, CASTOFF_DISABLE=disabled)
     return files
