@@ -83,17 +83,19 @@ environment() { # kind, or kind-pin
 in_environment() { # kind, arguments of pytest
   local kind=$1
   shift
-  PJRT_DEVICE=CPU XLA_FLAGS="$(quick_compilation "$kind")" \
+  PJRT_DEVICE=CPU XLA_FLAGS="${XLA_FLAGS-} $(in_one_piece "$kind")" \
     "$work/$kind/bin/python" -m pytest -q -n 2 -p no:cacheprovider "$@"
 }
 
-quick_compilation() { # kind, or kind-pin. Most of a test is the compilation of its programs by XLA:CPU.
+in_one_piece() { # kind, or kind-pin. Most of a test is the compilation of small programs, which XLA:CPU splits.
   case $1 in
-    *-2.15 | oracle) ;; # no XLA
-    *-2.1) echo --xla_backend_optimization_level=0 ;;
-    *-*) echo --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 ;;
+    *-2.15 | *-2.1 | oracle) ;; # no XLA, or none that splits
     *) echo --xla_cpu_parallel_codegen_split_count=1 ;;
   esac
+}
+
+unoptimized() { # command. The tests of the default pin that are not slow run with XLA's own optimizations.
+  XLA_FLAGS="${XLA_FLAGS-} --xla_backend_optimization_level=0" "$@"
 }
 
 chart() {
@@ -119,9 +121,11 @@ on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
 )
 
 on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
-  section "$1: patched wheels" in_environment patched -m "$1" tests/torch tests/ir
+  local how=()
+  [[ $1 != slow ]] || how=(unoptimized)
+  section "$1: patched wheels" "${how[@]}" in_environment patched -m "$1" tests/torch tests/ir
   section "$1: stock wheels, what proves a difference must fail" \
-    in_environment stock -m "$1" --stock --tb=native tests/ir tests/torch
+    unoptimized in_environment stock -m "$1" --stock --tb=native tests/ir tests/torch
   section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched -m "$1"
   [[ $1 == slow ]] || section "$1: TPU HLO on v5e, v5p and v6e, stock wheels, what proves a difference must fail" \
     on_tpu_compiler stock -m "$1" --stock
@@ -161,10 +165,10 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   # 2.7 is between two pins that run more.
   local some=("${whole[@]}")
   [[ $pin != 2.7 || ${#whole[@]} != 0 ]] || { tests=(tests/ir) && some=(--stating-ir); }
-  section "pin $pin: patched wheels" in_environment "patched-$pin" "${some[@]}" "${tests[@]}"
+  section "pin $pin: patched wheels" unoptimized in_environment "patched-$pin" "${some[@]}" "${tests[@]}"
   # What fails on stock 2.9 fails on stock releases before it, with --pins as seen.
   [[ $pin == 2.[678] && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
-    in_environment "stock-$pin" "${whole[@]}" --stock --tb=native "${tests[@]}"
+    unoptimized in_environment "stock-$pin" "${whole[@]}" --stock --tb=native "${tests[@]}"
   [[ $pin == 2.1 || -z $with_xla ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
   [[ ! -f pins/$pin-tpu.lock || ${#whole[@]} == 0 ]] || on_tpu_compiler_of "$pin"
@@ -178,16 +182,16 @@ rest_of_2.9() {
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
-  section 'ten thousand random programs, with every cache on' env CASTOFF_RANDOM_GRAPHS=10000 PJRT_DEVICE=CPU \
-    XLA_FLAGS="$(quick_compilation patched-2.9)" "$work/patched/bin/python" \
-    -m pytest -q -n 2 -p no:cacheprovider tests/ir/test_random_graphs.py
+  CASTOFF_RANDOM_GRAPHS=10000 section 'ten thousand random programs, with every cache on' \
+    unoptimized in_environment patched tests/ir/test_random_graphs.py
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
     in_environment oracle tests/torch/test_grad_dtype_conformance.py
   section 'the wheels: types, companions, a second build, a release' \
     .venv/bin/python -m pytest -q -n 2 -m slow tests/wheels
-  section 'castoff audit: patched wheels' in_environment patched tests/audit
-  section 'castoff audit: stock wheels, what proves a difference must fail' in_environment stock --stock tests/audit
+  section 'castoff audit: patched wheels' unoptimized in_environment patched tests/audit
+  section 'castoff audit: stock wheels, what proves a difference must fail' \
+    unoptimized in_environment stock --stock tests/audit
   section "torch_xla's recipes for upstream: their tests" env PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -p no:cacheprovider patches/torch_xla/*/upstream/tree/test
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
