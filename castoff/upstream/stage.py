@@ -191,6 +191,36 @@ def resolve_releases(text: str, version: tuple[int, int]) -> str:
     return re.sub(r"\n{3,}", "\n\n", joined)
 
 
+def written_otherwise(recipe: Recipe, texts: Mapping[str, str], version: tuple[int, int]) -> dict[str, str]:
+    """Return a topic's texts as upstream gets them, by path.
+
+    Args:
+        recipe: How the topic becomes a pull request.
+        texts: The topic's files, and those of upstream's that it changes, by path.
+        version: The release of torch that they are for.
+
+    Raises:
+        TopicError: The recipe replaces a text that no file has, or a choice of C++ has an unknown form.
+    """
+    new = dict(texts)
+    for path, text in texts.items():
+        if path.endswith(CPP_SUFFIXES):
+            try:
+                new[path] = resolve_releases(text, version)
+            except ValueError as error:
+                choice = "#if CASTOFF_TORCH_AT_LEAST(a, b) and nothing else"
+                raise _recipe_error(recipe, choice, f"{path}: {error}") from None
+    for one in recipe.replace:
+        matching = [path for path in new if any(fnmatch.fnmatchcase(path, pattern) for pattern in one.files)]
+        having = [path for path in matching if one.old in new[path]]
+        if not having:
+            found = ", ".join(matching) or f"no file that matches {', '.join(one.files)}"
+            raise _recipe_error(recipe, f"this text, to replace it:\n{one.old}", f"not in {found}")
+        for path in having:
+            new[path] = new[path].replace(one.old, one.new)
+    return new
+
+
 class _Staging:
     """Upstream's tree with topics applied, one after the other."""
 
@@ -240,23 +270,7 @@ class _Staging:
     def _write_otherwise(self, recipe: Recipe, paths: Sequence[str]) -> None:
         major, minor = (int(part) for part in self._version.split(".")[:2])
         texts = {path: (self._tree / path).read_text(encoding="utf-8") for path in paths}
-        for path in paths:
-            if path.endswith(CPP_SUFFIXES):
-                try:
-                    texts[path] = resolve_releases(texts[path], (major, minor))
-                except ValueError as error:
-                    raise _recipe_error(
-                        recipe, "#if CASTOFF_TORCH_AT_LEAST(a, b) and nothing else", f"{path}: {error}"
-                    ) from None
-        for one in recipe.replace:
-            matching = [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in one.files)]
-            having = [path for path in matching if one.old in texts[path]]
-            if not having:
-                found = ", ".join(matching) or f"no file that matches {', '.join(one.files)}"
-                raise _recipe_error(recipe, f"this text, to replace it:\n{one.old}", f"not in {found}")
-            for path in having:
-                texts[path] = texts[path].replace(one.old, one.new)
-        for path, text in texts.items():
+        for path, text in written_otherwise(recipe, texts, (major, minor)).items():
             (self._tree / path).write_text(text, encoding="utf-8")
 
     def commit(self, recipe: Recipe, paths: Sequence[str], author: Mapping[str, str]) -> str:

@@ -378,6 +378,26 @@ class TestCompiledAutograd:
         assert linear.weight.grad.dtype is (wanted or F32)
         assert torch.equal(linear.weight.grad.float(), torch.full((3, 3), 4.0))
 
+    @pytest.mark.fails_on_stock
+    @pytest.mark.since("2.6", "guards that functions can be added to")
+    def test_a_compiled_function_is_compiled_again_for_another_grad_dtype(self):
+        """Once for each, by whichever tensor it was compiled for first."""
+        from torch._dynamo.testing import CompileCounterWithBackend
+
+        leaf().grad_dtype = BF16  # what was compiled before the first one is forgotten
+        x = torch.full((3,), 1.5)
+        for first in (None, F32):
+            counter = CompileCounterWithBackend("aot_eager")
+            function = torch.compile(lambda x, w: (x * w.float()).sum(), backend=counter)
+            for wanted in (first, F32, None, F32):
+                w = leaf(dtype=BF16)
+                if wanted is not None:
+                    w.grad_dtype = wanted
+                function(x, w).backward()
+                assert w.grad.dtype is (wanted or BF16)
+                assert torch.equal(w.grad.float(), x)
+            assert counter.frame_count == 2
+
     @pytest.mark.since("2.8", "call_accumulate_grad in the graph of a compiled backward")
     def test_a_graph_without_it_is_stock(self):
         """The graph of a backward that uses no grad_dtype holds what stock's holds, to the letter."""

@@ -1,5 +1,8 @@
-"""The recipes whose C++ needs torch_xla's own build, staged onto a made-up tree that has the texts they replace."""
+"""Recipes for upstream: whether they fit their topics, and, staged onto a made-up tree that has the texts they replace,
+those whose C++ needs torch_xla's own build."""
 
+import dataclasses
+import fnmatch
 import io
 import shutil
 import subprocess
@@ -11,14 +14,11 @@ import pytest
 from castoff.core.console import Console
 from castoff.model.topics import load_topics
 from castoff.upstream import stage as staging
-from castoff.upstream.stage import load_recipe, stage
+from castoff.upstream.stage import Recipe, load_recipe, stage, written_otherwise
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = {
-    topic.name: recipe
-    for topic in load_topics(ROOT / "patches")
-    if (topic.folder / "upstream").is_dir() and (recipe := load_recipe(topic)).not_compiled
-}
+ALL_RECIPES = [load_recipe(topic) for topic in load_topics(ROOT / "patches") if (topic.folder / "upstream").is_dir()]
+RECIPES = {recipe.topic.name: recipe for recipe in ALL_RECIPES if recipe.not_compiled}
 STYLE = {
     ".style.yapf": "[style]\nbased_on_style = google\nindent_width = 2\n",
     ".clang-format": "BasedOnStyle: Google\n",
@@ -103,6 +103,18 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     stage(request.param, onto=str(tree), python=python, console=console, **options)
     git(tree, "checkout", "--quiet", request.param)
     return tree
+
+
+@pytest.mark.parametrize("version", [(2, 6), (2, 9)])
+@pytest.mark.parametrize("recipe", ALL_RECIPES, ids=lambda recipe: recipe.topic.name)
+def test_a_recipe_replaces_texts_that_its_topic_has(recipe: Recipe, version: tuple[int, int]) -> None:
+    files = recipe.topic.folder / "files"
+    paths = (path for path in files.rglob("*") if path.suffix in {".py", ".pyi", ".h", ".cpp"})
+    texts = {path.relative_to(files).as_posix(): path.read_text() for path in paths}
+    of_its_files = tuple(one for one in recipe.replace if any(fnmatch.filter(texts, pattern) for pattern in one.files))
+    new = written_otherwise(dataclasses.replace(recipe, replace=of_its_files), texts, version)
+    kept = [path for path in new if not any(fnmatch.fnmatchcase(path, pattern) for pattern in recipe.drop)]
+    assert [path for path in kept if "castoff" in new[path].lower()] == []
 
 
 @pytest.mark.parametrize("staged", RECIPES, indirect=True)

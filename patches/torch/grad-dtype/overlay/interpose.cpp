@@ -47,6 +47,14 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
 
 // Two members of AccumulateGrad, as free functions under the members' symbols: to define the
 // members would emit a second vtable of the class, because apply is its key function.
+#if CASTOFF_TORCH_AT_LEAST(2, 7)
+#define CASTOFF_COMPILED_ARGS \
+  "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
+#else
+#define CASTOFF_COMPILED_ARGS \
+  "_ZN5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
+#endif
+
 namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::variable_list;

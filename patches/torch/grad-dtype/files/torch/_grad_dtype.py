@@ -7,6 +7,7 @@ and compiled autograd ask.
 """
 
 import ctypes
+import functools
 import warnings
 from collections.abc import Callable
 from types import CodeType
@@ -236,7 +237,7 @@ def in_use() -> bool:
 
 def demanded(tensor: torch.Tensor) -> Optional[torch.dtype]:
     """The dtype that the engine gives to a gradient of ``tensor``, seen through views; None for as it comes."""
-    code = _demanded(tensor._cdata) if tensor.requires_grad else _OF_TENSOR
+    code = _wanted(tensor)
     return tensor.dtype if code == _OF_TENSOR else _DTYPE.get(code)
 
 
@@ -274,6 +275,40 @@ def accumulate_flags(variable: torch.Tensor) -> tuple[bool, ...]:
     return (True,) if is_set(variable) else ()
 
 
+def _guard_in_dynamo() -> None:
+    """Let dynamo compile a function again for inputs that want gradients of another dtype.
+
+    What it compiled before a tensor of the process had a grad_dtype has no such guard, and is forgotten. Guards of
+    torch 2.1 are text, to which none is added.
+    """
+    import torch._dynamo
+    from torch._dynamo.guards import Guard, GuardBuilder
+
+    if not hasattr(GuardBuilder, "get_guard_manager"):
+        return
+    from torch._dynamo.guards import get_verbose_code_parts
+    from torch.utils.weak import TensorWeakRef
+
+    match = GuardBuilder.TENSOR_MATCH
+
+    @functools.wraps(match)
+    def match_with_grad_dtype(self: GuardBuilder, guard: Guard, value: Any = None) -> None:
+        match(self, guard, value)
+        tensor = value() if isinstance(value, TensorWeakRef) else value
+        tensor = self.get(guard.name) if tensor is None else tensor
+        wanted = _wanted(tensor)
+        text = get_verbose_code_parts(f"grad_dtype of {guard.name} is as before", guard)
+        self.get_guard_manager(guard).add_lambda_guard(lambda t: _wanted(t) == wanted, text)
+
+    GuardBuilder.TENSOR_MATCH = match_with_grad_dtype
+    torch._dynamo.reset()
+
+
+def _wanted(tensor: torch.Tensor) -> int:
+    """The code of the dtype that the engine gives to a gradient of ``tensor``."""
+    return _demanded(tensor._cdata) if tensor.requires_grad else _OF_TENSOR
+
+
 def _getset_definition(name: str) -> ctypes.c_void_p:
     """The PyGetSetDef of an attribute: the member of its descriptor after type, name and qualname."""
     offset = object.__basicsize__ + 3 * ctypes.sizeof(ctypes.c_void_p)
@@ -290,6 +325,7 @@ def _skip_in_dynamo(code: CodeType) -> None:
 
 
 def _install() -> None:
+    at_first_use(_guard_in_dynamo)
     torch.Tensor.grad_dtype = property(
         _getter,
         _setter,

@@ -6,6 +6,7 @@ For a weight whose ``grad_dtype`` (torch's topic grad-dtype) is wider than itsel
 
 import ctypes
 
+import torch
 from torch import _castoff as _torch_castoff
 from torch import _grad_dtype
 
@@ -35,6 +36,16 @@ def install() -> None:
         ctypes.cast(torch_half.castoff_grad_dtype_over_edge, ctypes.c_void_p),
         ctypes.cast(torch_half.castoff_grad_dtype_declare, ctypes.c_void_p),
     )
-    _grad_dtype.at_first_use(lambda: _castoff.install_kernels("wide-functions"))
+    _grad_dtype.at_first_use(_install_functions)
     _grad_dtype.at_first_use(_wide_optimizers.install)
     _installed = True
+
+
+def _install_functions() -> None:
+    """Register the kernels of functions of weights, which a process without a grad_dtype does not have."""
+    _castoff.install_kernels("wide-functions")
+    # torch.ops, by which dynamo's traces call, remembers what a dispatch key led to before.
+    for packet in list(vars(torch.ops.aten).values()):
+        for overload in list(vars(packet).values()) if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+            if isinstance(overload, torch._ops.OpOverload):
+                overload._dispatch_cache.pop(torch._C.DispatchKey.AutogradXLA, None)

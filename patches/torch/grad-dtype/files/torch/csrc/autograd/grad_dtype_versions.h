@@ -12,14 +12,6 @@
 #include <typeinfo>
 #include <utility>
 
-#if CASTOFF_TORCH_AT_LEAST(2, 7)
-#define CASTOFF_COMPILED_ARGS \
-  "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
-#else
-#define CASTOFF_COMPILED_ARGS \
-  "_ZN5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
-#endif
-
 namespace torch::autograd::grad_dtype {
 
 // `metadata` with other options. `nested` has the shape where it is that of a strided nested
