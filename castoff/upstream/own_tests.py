@@ -60,7 +60,7 @@ SUITES = (
     Suite("modules: dtype conversion", ("test_modules.py", "-k", "test_to"), quick=True),
     Suite(
         "torch: dtype conversion",
-        ("test_torch.py", "-k", "set_data or metadata_change or swap or copy or type or storage"),
+        ("test_torch.py", "-k", "set_data or metadata_change or swap or copy or test_type or dtype or storage"),
         quick=True,
     ),
     Suite("nn: hooks and gradients", ("test_nn.py", "-k", _NN_FIRST), quick=False),
