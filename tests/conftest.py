@@ -151,6 +151,16 @@ def start_device(device):
 
 
 @pytest.fixture
+def tpu():
+    """The process traces what it would on a TPU; a test may call the fixture to turn that off and on."""
+    from torch_xla import _native_attention  # stock wheels have none
+
+    _native_attention.trace_for_tpu(True)
+    yield _native_attention.trace_for_tpu
+    _native_attention.trace_for_tpu(False)
+
+
+@pytest.fixture
 def set_matmul_precision():
     """Sets the precision of matrix products, for one test: what ``torch_xla.backends`` calls; 2.6 lacks that."""
     from torch_xla import _XLAC

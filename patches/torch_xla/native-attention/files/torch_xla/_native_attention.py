@@ -109,6 +109,5 @@ def install() -> None:
         getattr(library, f"castoff_native_attention_{setter}").argtypes = [ctypes.c_int]
     _native = library
     _castoff.follow_matmul_precision(_set_precision)
-    trace_for_tpu(os.environ.get("CASTOFF_TRACE_FOR", "").upper() == "TPU")
     asked = os.environ.get("XLA_NARROW_ATTENTION", "auto").lower()
     narrow_attention({"1": True, "true": True, "0": False, "false": False}.get(asked, "auto"))

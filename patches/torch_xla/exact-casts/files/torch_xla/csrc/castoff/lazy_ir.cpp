@@ -184,26 +184,6 @@ ElementType type_in_text(const Output& output) {
   return ElementType::kUnknown;
 }
 
-// A node's sizes, from its text: the layout of an xla::Shape's sizes is not worth relying on for
-// the few views that a fold crosses. Nothing if one of them is not static ("<=4", "?").
-std::optional<std::vector<int64_t>> static_sizes(const Node& node) {
-  const std::string text = node.ToString();
-  std::string_view shape = shape_text(text, 0);
-  const size_t open = shape.find('['), close = shape.find(']');
-  if (open == std::string_view::npos || close == std::string_view::npos) return std::nullopt;
-  shape = shape.substr(open + 1, close - open - 1);
-  std::vector<int64_t> sizes;
-  while (!shape.empty()) {
-    const std::string size(shape.substr(0, shape.find(',')));
-    if (size.empty() || size.find_first_not_of("0123456789") != std::string::npos) {
-      return std::nullopt;
-    }
-    sizes.push_back(std::strtoll(size.c_str(), nullptr, 10));
-    shape.remove_prefix(std::min(size.size() + 1, shape.size()));
-  }
-  return sizes;
-}
-
 // ---- views
 
 at::Tensor view_copy(const at::Tensor& t, const std::vector<int64_t>& sizes) {
@@ -269,7 +249,7 @@ void test_cast(const at::Tensor& source, const Mapping& to) {
   EXPECT(value.node->operands().size() == 1);
   EXPECT(operand(*value.node, 0).node == value_of(source).node);
   EXPECT(element_type(value) == type_in_text(value));
-  EXPECT(static_sizes(*value.node) == source.sizes().vec());
+  EXPECT(static_sizes(value) == source.sizes().vec());
   EXPECT(!is_annotated(*value.node, source, true));
   // A device that keeps narrow integers in wide ones (Neuron) masks them where they are cast, so
   // that a cast there says less about its values than its element type does.
@@ -287,7 +267,7 @@ void test_views(const at::Tensor& source) {
   const NodePtr again = clone(*permute.node, {narrow});
   EXPECT(again->op() == permute.node->op() && again->op() == OpKind::Get("aten::permute"));
   EXPECT(element_type(Output(again.get())) == element_type(narrow));
-  EXPECT(static_sizes(*again) == permuted.sizes().vec());
+  EXPECT(static_sizes(Output(again.get())) == permuted.sizes().vec());
 
   const at::Tensor viewed = view_copy(wide, {3, 2});
   const Value view = value_of(viewed);
@@ -295,7 +275,7 @@ void test_views(const at::Tensor& source) {
   EXPECT(view_again(*view.node, value_of(wide), wide).node->hash() == view.node->hash());
   const Value narrow_view = view_again(*view.node, narrow, source);
   EXPECT(element_type(narrow_view) == element_type(narrow));
-  EXPECT(static_sizes(*narrow_view.node) == viewed.sizes().vec());
+  EXPECT(static_sizes(narrow_view) == viewed.sizes().vec());
 }
 
 void self_test(const at::Device& device) {
@@ -387,6 +367,26 @@ ElementType element_type(const Output& output) {
   return output.index == 0 ? static_cast<ElementType>(type) : ElementType::kUnknown;
 }
 
+// From the node's text: the layout of an xla::Shape's sizes is not worth relying on for the few
+// views that a fold crosses. A size that is not static is "<=4" or "?".
+std::optional<std::vector<int64_t>> static_sizes(const Output& output) {
+  const std::string text = output.node->ToString();
+  std::string_view shape = shape_text(text, output.index);
+  const size_t open = shape.find('['), close = shape.find(']');
+  if (open == std::string_view::npos || close == std::string_view::npos) return std::nullopt;
+  shape = shape.substr(open + 1, close - open - 1);
+  std::vector<int64_t> sizes;
+  while (!shape.empty()) {
+    const std::string size(shape.substr(0, shape.find(',')));
+    if (size.empty() || size.find_first_not_of("0123456789") != std::string::npos) {
+      return std::nullopt;
+    }
+    sizes.push_back(std::strtoll(size.c_str(), nullptr, 10));
+    shape.remove_prefix(std::min(size.size() + 1, shape.size()));
+  }
+  return sizes;
+}
+
 NodePtr clone(const Node& node, const std::vector<Value>& operands) {
   const void* const* functions = vtable(&node);
   TORCH_CHECK(module().contains(functions) && module().contains(functions[kCloneSlot]),
@@ -395,12 +395,21 @@ NodePtr clone(const Node& node, const std::vector<Value>& operands) {
 }
 
 Value view_again(const Node& view, const Value& input, const at::Tensor& like) {
-  const std::optional<std::vector<int64_t>> sizes = static_sizes(view);
+  const std::optional<std::vector<int64_t>> sizes = static_sizes(Output(&view));
   return sizes ? view_of(input, *sizes, like) : Value();
 }
 
+at::Tensor tensor_of(const Value& value, const at::Tensor& like) {
+  const at::Tensor tensor = view_copy(like, like.sizes().vec());
+  Data* data = data_of(tensor);
+  if (data == nullptr) return {};
+  data->ir_value = value;
+  ++data->generation;  // makes the tensor read its sizes anew
+  return tensor;
+}
+
 Value own_node(const Value& value, const at::Tensor& like) {
-  const std::optional<std::vector<int64_t>> sizes = static_sizes(*value.node);
+  const std::optional<std::vector<int64_t>> sizes = static_sizes(value);
   return sizes && value.index == 0 ? view_of(value, *sizes, like) : Value();
 }
 

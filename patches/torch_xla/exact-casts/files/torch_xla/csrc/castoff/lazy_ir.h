@@ -64,6 +64,12 @@ Value operand(const Node& node, size_t i);
 // The element type of one output; kUnknown if it is none of the above.
 ElementType element_type(const Output& output);
 
+// The sizes of one output; nothing if one of them is not static. It reads a text: a microsecond.
+std::optional<std::vector<int64_t>> static_sizes(const Output& output);
+
+// A new tensor that holds the value, which is of the dtype of `like`, a tensor of torch_xla's.
+at::Tensor tensor_of(const Value& value, const at::Tensor& like);
+
 // A node like this one, of other operands. Throws if torch_xla cannot copy such nodes.
 NodePtr clone(const Node& node, const std::vector<Value>& operands);
 

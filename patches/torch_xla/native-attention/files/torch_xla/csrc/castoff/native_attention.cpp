@@ -28,6 +28,7 @@
 
 #include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff {
 namespace {
@@ -53,21 +54,11 @@ enum class Weights : int64_t { kWide, kRounded, kNarrow };
 enum class Choice : int { kAuto, kWide, kNarrow };
 
 std::atomic<Choice> choice{Choice::kAuto};
-std::atomic<bool> traced_for_tpu{false};
 std::atomic<bool> default_precision{true};
-
-// The type of the process's devices. torch_xla has settled it before there is a tensor on one.
-bool runs_on_tpu() {
-  static const bool tpu = [] {
-    const char* type = std::getenv("PJRT_DEVICE");
-    return type != nullptr && std::string_view(type).substr(0, 3) == "TPU";
-  }();
-  return tpu;
-}
 
 // Whether this process's products of float32 tensors round these to bfloat16.
 bool rounds_operands() {
-  return default_precision && (traced_for_tpu || runs_on_tpu());
+  return default_precision && is_for_tpu();
 }
 
 // Whether torch's formula, which multiplies the query and the key by the root of the scale, changes
@@ -119,6 +110,14 @@ Tensor expanded(const Tensor& t, const Tensor& query) {
   sizes.end()[-2] = t.size(-2);
   sizes.end()[-1] = t.size(-1);
   return t.sizes() == IntArrayRef(sizes) ? t : t.expand(sizes);
+}
+
+// The sums over each row of the products of the elements of two matrices, in float32.
+Tensor row_sums(const Tensor& lhs, const Tensor& rhs) {
+  std::vector<int64_t> batch(lhs.dim() - 1);
+  std::iota(batch.begin(), batch.end(), 0);
+  return dot_general(lhs, rhs, {lhs.dim() - 1}, {lhs.dim() - 1}, batch, ScalarType::Float)
+      .unsqueeze(-1);
 }
 
 Tensor times(const Tensor& t, double factor) {
@@ -192,15 +191,19 @@ class Attention final : public torch::autograd::Function<Attention> {
     const std::optional<Tensor> kept = draw_kept(p, form);
     const Tensor taken = drop(factor(p, value, form), kept);
     const Tensor wide = times(product(taken, -1, expanded(value, query), -2), of_kept(form));
+    const Tensor narrow = wide.to(query.scalar_type());
+    // Not the result itself, which the program may write to.
+    const Tensor result =
+        form.kind == Weights::kNarrow ? at::_ops::detach_copy::call(narrow) : wide;
     ctx->save_for_backward(
-        {query, key, value, p, wide, mask.value_or(Tensor()), kept.value_or(Tensor())});
+        {query, key, value, p, result, mask.value_or(Tensor()), kept.value_or(Tensor())});
     auto& data = ctx->saved_data;
     data["scale"] = form.scale;
     data["dropout"] = form.dropout;
     data["causal"] = form.causal;
     data["kind"] = static_cast<int64_t>(form.kind);
     data["sizes"] = form.sizes;
-    return wide.to(query.scalar_type());
+    return narrow;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -231,7 +234,8 @@ class Attention final : public torch::autograd::Function<Attention> {
     const Tensor of_weights = times(drop(of_kept_weights, kept), of_kept(form));
     // What softmax takes off all of a row is the sum of p * of_weights over it, which is also that
     // of grad * result: a sum of fewer numbers, and known before the weights' gradients are.
-    const Tensor of_row = (again ? p.mul(of_weights) : grad.mul(result)).sum({-1}, true);
+    const Tensor of_row =
+        again ? p.mul(of_weights).sum({-1}, /*keepdim=*/true) : row_sums(result, grad);
     Tensor of_scores = p.mul(of_weights.sub(of_row));
     if (of_mask) results[3] = viewed(of_scores, form.sizes).sum_to_size(mask->sizes());
     of_scores = factor(of_scores, query, form);

@@ -1,0 +1,140 @@
+// Products of tensors whose leading dimensions were flattened for them, computed unflattened.
+//
+// torch makes a linear of a tensor with more than two dimensions a product of matrices between two
+// views, forward and backward. XLA gives each array one layout, and a TPU's compiler transposes the
+// array where the two sides of such a view ask for different ones. Here mm and addmm of such a view
+// are one castoff::dot_general of the tensor itself, followed by the view: the same sums.
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add_ops.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/dot_general.h"
+#include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/target.h"
+
+namespace castoff {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using lazy_ir::OpKind;
+using lazy_ir::Value;
+using torch::jit::Stack;
+
+std::vector<int64_t> leading(const Tensor& t) {
+  std::vector<int64_t> dims(t.dim() - 1);
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+// What `matrix`, of these sizes, is a view of, if the view flattens several dimensions, all but the
+// last one; an undefined tensor otherwise.
+Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Tensor& like) {
+  static const OpKind view = OpKind::Get("aten::view");
+  if (matrix.node->op() != view || matrix.node->operands().size() != 1) return {};
+  const Value source = lazy_ir::operand(*matrix.node, 0);
+  const auto sizes = lazy_ir::static_sizes(source);
+  if (!sizes || sizes->empty() || sizes->back() != columns) return {};
+  const auto several = [](int64_t size) { return size != 1; };
+  if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return {};
+  const int64_t of_rows =
+      std::accumulate(sizes->begin(), sizes->end() - 1, int64_t{1}, std::multiplies<>());
+  return of_rows == rows ? lazy_ir::tensor_of(source, like) : Tensor();
+}
+
+// mm, or addmm: the first of its two factors is argument `first`.
+class Unflattened final : public OverrideKernel {
+ public:
+  Unflattened(const OperatorHandle& op, DispatchKey key, const size_t& first)
+      : OverrideKernel(op, key), first_(first), arguments_(op.schema().arguments().size()) {}
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const Tensor result =
+        is_for_tpu() ? product(stack->data() + stack->size() - arguments_) : Tensor();
+    if (!result.defined()) return call_overridden(op, keys, stack);
+    torch::jit::drop(*stack, arguments_);
+    stack->emplace_back(result);
+  }
+
+ private:
+  Tensor product(const IValue* arguments) const {
+    const Tensor &lhs = arguments[first_].toTensor(), &rhs = arguments[first_ + 1].toTensor();
+    const bool are_factors = lhs.dim() == 2 && rhs.dim() == 2 && lhs.size(1) == rhs.size(0) &&
+                             lhs.numel() > 0 && rhs.numel() > 0 &&
+                             lhs.scalar_type() == rhs.scalar_type() && lhs.is_floating_point();
+    if (!are_factors || (first_ > 0 && !is_plain_sum(arguments, rhs))) return {};
+    const lazy_ir::Data* data = lazy_ir::data_of(lhs);
+    if (data == nullptr || !data->ir_value || lazy_ir::is_spmd(*data)) return {};
+    const Value value = data->ir_value;
+    static const OpKind view = OpKind::Get("aten::view"), permute = OpKind::Get("aten::permute");
+    const bool is_transposed = value.node->op() == permute;
+    if (value.node->op() != view && (first_ > 0 || !is_transposed)) return {};
+    if (!lazy_ir::ready(lhs) || held_dtype(lhs) != held_dtype(rhs)) return {};
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    if (is_transposed) return over_rows(lazy_ir::operand(*value.node, 0), lhs, rhs);
+    const Tensor rows = unflattened(value, lhs.size(0), lhs.size(1), lhs);
+    return rows.defined() ? of_rows(rows, rhs, arguments, lhs.size(0)) : Tensor();
+  }
+
+  // A bias for each column, added as it is.
+  static bool is_plain_sum(const IValue* arguments, const Tensor& rhs) {
+    const Tensor& bias = arguments[0].toTensor();
+    return bias.dim() == 1 && bias.size(0) == rhs.size(1) &&
+           bias.scalar_type() == rhs.scalar_type() && lazy_ir::data_of(bias) != nullptr &&
+           held_dtype(bias) == held_dtype(rhs) && arguments[3].toScalar().equal(1) &&
+           arguments[4].toScalar().equal(1);
+  }
+
+  // rows @ rhs, plus a bias: forward, and the gradient of the input.
+  Tensor of_rows(const Tensor& rows, const Tensor& rhs, const IValue* arguments,
+                 int64_t count) const {
+    Tensor result = dot_general(rows, rhs, {rows.dim() - 1}, {0}, {}, rhs.scalar_type());
+    if (first_ > 0) {
+      result = at::_ops::add_Tensor::redispatch(kXla, result, arguments[0].toTensor(), 1);
+    }
+    return result.view({count, rhs.size(1)});
+  }
+
+  // lhs.T @ rhs, where both flatten the same dimensions: the gradient of a weight.
+  static Tensor over_rows(const Value& transposed, const Tensor& lhs, const Tensor& rhs) {
+    const lazy_ir::Data* data = lazy_ir::data_of(rhs);
+    if (data == nullptr || !data->ir_value) return {};
+    const Tensor left = unflattened(transposed, lhs.size(1), lhs.size(0), lhs);
+    if (!left.defined()) return {};
+    const Tensor right = unflattened(data->ir_value, rhs.size(0), rhs.size(1), rhs);
+    if (!right.defined() ||
+        left.sizes().slice(0, left.dim() - 1) != right.sizes().slice(0, right.dim() - 1)) {
+      return {};
+    }
+    return dot_general(left, right, leading(left), leading(right), {}, rhs.scalar_type());
+  }
+
+  const size_t first_;
+  const size_t arguments_;
+};
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
+  override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::mm", "", size_t{0});
+  override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_unflattened_matmul_install() {
+  return castoff::put_in_place(castoff::install);
+}
