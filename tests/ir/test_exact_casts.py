@@ -378,8 +378,9 @@ def test_autocast_transformer_has_no_round_trips():
     loss = loss_of(model, *inputs, amp=True)
     forward = round_trips(loss), casts(loss)
     loss.backward()
-    # on stock these are 2, 37 and 4; 8 of the casts are those of attention, which native-attention removes
-    left = 25 if hasattr(torch_xla.experimental, "narrow_attention") else 33
+    # On stock these are 2, 37 and 4. Attention has 8 of the casts, which native-attention removes; a gelu, of which
+    # there are two, has two more by topic `values`.
+    left = 29 if hasattr(torch_xla.experimental, "narrow_attention") else 37
     assert (*forward, round_trips(loss, *gradients(model))) == (0, left, 0)
 
 

@@ -515,19 +515,24 @@ def test_transformer():
             loss.backward()
             found[enable] = forward, casts(loss, *gradients(model))
     attention = hasattr(experimental, "narrow_attention")  # on pins without it, in float32 between casts
-    assert found == ({False: (2, 40), True: (2, 10)} if attention else {False: (8, 46), True: (8, 16)})
+    # On stock 8 forward and 46 in all. Without native_mul topic `values` adds those of five layer_norms, two gelus and
+    # the cross_entropy.
+    assert found == ({False: (28, 63), True: (2, 8)} if attention else {False: (34, 71), True: (8, 16)})
 
 
 @fails_on_stock
 @pytest.mark.default_pin
 @pytest.mark.slow
 def test_the_step_is_bit_for_bit_stocks(tmp_path):
-    """A product of two such numbers is exact in float32: it is rounded once either way."""
+    """A product of two such numbers is exact in float32: it is rounded once either way.
+
+    Without topic `values`, whose float32 functions end where native_mul begins.
+    """
     files = [tmp_path / "native", tmp_path / "stock"]
     flags = "--xla_allow_excess_precision=false --xla_backend_optimization_level=0"
     for file, variable in zip(files, ("1", "0"), strict=True):
         program = Path(__file__).with_name("small_transformer.py")
-        run(program, file, "bfloat16", XLA_NATIVE_MUL=variable, XLA_FLAGS=flags)
+        run(program, file, "bfloat16", XLA_NATIVE_MUL=variable, XLA_FLAGS=flags, CASTOFF_DISABLE="values")
     ours, stock = map(torch.load, files)
     assert ours["casts"] < stock["casts"] / 2
     for a, b in zip(ours["values"], stock["values"], strict=True):

@@ -80,6 +80,17 @@ def test_normal_numbers(dtype):
 
 
 @fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16), ids=str)
+def test_normal_numbers_of_means_and_deviations(dtype):
+    """Of shapes that are broadcast: 3 means, and a deviation for each row."""
+    means, deviations = torch.tensor([[0.0, 10.0, 20.0]], dtype=dtype), torch.full((20_000, 1), 2.0, dtype=dtype)
+    x = torch.normal(means.to(DEVICE), deviations.to(DEVICE)).cpu()
+    assert x.dtype == dtype
+    torch.testing.assert_close(x.float().mean(0), means[0].float(), rtol=0, atol=0.1)
+    torch.testing.assert_close(x.float().std(0), torch.full((3,), 2.0), rtol=0, atol=0.1)
+
+
+@fails_on_stock
 @halves
 def test_bernoulli_of_probabilities(dtype):
     p = torch.full((300_000,), 0.999, dtype=dtype, device=DEVICE)

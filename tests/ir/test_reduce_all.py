@@ -84,7 +84,14 @@ return %2
 def test_the_rest_is_as_in_stock():
     x = X.to(DEVICE)
     assert_expected_inline(
-        ir(x.amax(1), x.sum(), x.sum((0, 1)), x.mean(-1), torch.softmax(x, 0), x.gather(1, x.argmax(1, keepdim=True))),
+        ir(
+            x.amax(1),
+            x.sum(),
+            x.sum((0, 1)),
+            x.mean(-1),
+            torch.softmax(x, 0),
+            x.gather(1, x.long().argmax(1, keepdim=True)),
+        ),
         """\
 %0 = f32[2,3] xla::device_data()
 %1 = f32[2] aten::amax(%0)
@@ -92,9 +99,10 @@ def test_the_rest_is_as_in_stock():
 %3 = f32[] aten::sum(%0)
 %4 = f32[2] aten::mean(%0)
 %5 = f32[2,3] aten::softmax(%0)
-%6 = s64[2,1] aten::argmax(%0)
-%7 = f32[2,1] aten::gather(%0, %6)
-return %1, %2, %3, %4, %5, %7
+%6 = s64[2,3] xla::cast(%0)
+%7 = s64[2,1] aten::argmax(%6)
+%8 = f32[2,1] aten::gather(%0, %7)
+return %1, %2, %3, %4, %5, %8
 """,
     )
 

@@ -183,6 +183,26 @@ def test_arange_counts_as_torch(dtype):
     assert_same(ranges, torch.zeros(1))
 
 
+@fails_on_stock
+def test_ranges_of_uint8_pass_0_and_255():
+    steps = [(-1, 3), (-3, 0), (0, -8, -4), (5, -300, -4), (-300, 10, 7), (250, 260), (-1.0, 3.0), (3, -1, -1)]
+    assert_same([lambda x, s=s: torch.arange(*s, dtype=torch.uint8, device=x.device) for s in steps], torch.zeros(1))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, f16, torch.float64), ids=str)
+def test_the_first_nan_is_the_largest_and_the_smallest(dtype):
+    nan = float("nan")
+    x = torch.tensor([[1.0, nan, INF, nan], [3.0, 9.0, 9.0, -1.0], [nan, 0.0, -INF, 2.0]], dtype=dtype)
+    positions = [
+        lambda x, name=name, dim=dim, keep=keep: getattr(x, name)(dim, keep)
+        for name in ("argmax", "argmin")
+        for dim in (0, 1, None)
+        for keep in (False, True)
+    ]
+    assert_same([*positions, lambda x: x[1].argmax(), lambda x: x[0, 0].argmin()], x)
+
+
 @ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
 @pytest.mark.parametrize("dtype", (torch.int32, torch.int64), ids=str)
 def test_arange_refuses_a_step_that_is_no_integer(dtype):
@@ -215,6 +235,37 @@ def test_integers():
     backward = torch.ops.aten.native_dropout_backward
     assert_same([lambda x: backward(x, x > 0, 1.25)], data(4, 8).mul(9).int())
     assert_same((torch.erfc, torch.erfinv), torch.tensor([-1, 0, 1]))
+
+
+@fails_on_stock
+def test_no_integer_is_infinite():
+    assert_same([torch.isneginf], torch.tensor([0, 1, 127], dtype=torch.uint8))
+
+
+@fails_on_stock
+def test_arcs_of_bools():
+    x = torch.tensor([True, False, True])
+    assert_same([lambda x: torch.atan2(x, x), lambda x: torch.atan2(x, ~x)], x)
+
+
+@fails_on_stock
+def test_magnitudes_of_complex_numbers():
+    x = torch.complex(data(6), data(6, seed=1))
+    assert_same([torch.abs], x)
+    leaf = x.to(DEVICE).requires_grad_()
+    leaf.abs().sum().backward()
+    torch.testing.assert_close(leaf.grad.cpu(), x / x.abs())
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, torch.int32), ids=str)
+def test_normal_distribution_has_its_lower_tail(dtype):
+    x = torch.linspace(-9, 4, 40).to(dtype)
+    exact = torch.erfc(x.double() * -(0.5**0.5)) / 2
+    wanted = dtype if dtype.is_floating_point else f32
+    found = torch.special.ndtr(x.to(DEVICE)).cpu()
+    assert found.dtype == wanted
+    torch.testing.assert_close(found, exact.to(wanted), rtol=1e-2 if dtype == bf16 else 3e-5, atol=0)
 
 
 # ---- interpolation
@@ -325,6 +376,41 @@ def test_cumulative_product_of_nothing():
     assert_same([lambda x: x.cumprod(0)], data(0))
 
 
+@fails_on_stock
+def test_cumulative_sums_of_nothing():
+    assert_same([lambda x: x.cumsum(0), lambda x: x.cumsum(1)], data(5, 0))
+    assert_same([lambda x: x.cumsum(0)], torch.zeros(0, dtype=torch.bool))
+
+
+@fails_on_stock
+def test_no_copies():
+    repeats = (lambda x: x.repeat(0, 2, 3), lambda x: x.repeat(2, 0), lambda x: x.tile(0))
+    assert_same(repeats, data(3, 4), gradients=True)
+
+
+@fails_on_stock
+def test_layer_norm_of_nothing_has_gradients():
+    cpu = [data(0, 4), data(4), data(4, seed=1)]
+    gradients = []
+    for device in ("cpu", DEVICE):
+        leaves = [t.to(device).requires_grad_() for t in cpu]
+        result = F.layer_norm(leaves[0], (4,), *leaves[1:])
+        gradients.append([t.cpu() for t in torch.autograd.grad(result, leaves, torch.ones_like(result))])
+    assert all(map(torch.equal, *gradients))
+
+
+@fails_on_stock
+def test_distances_between_batches():
+    x, y = data(4, 5), data(2, 3, 5, seed=1)
+    assert_same([torch.cdist, lambda x, y: torch.cdist(y, x), lambda x, y: torch.cdist(x, y[:0])], x, y)
+    assert_same([lambda x: torch.cdist(x, y.to(x.device))], x, gradients=True)
+
+
+@fails_on_stock
+def test_gradient_of_a_selected_number():
+    assert_same([lambda x: x.masked_select(x < INF)], data(), gradients=True)
+
+
 # ---- computed in float32 and rounded once
 
 X = data(32, 64)
@@ -354,15 +440,20 @@ STEPS = {
     "floor": lambda x: torch.div(x * 8, x.flip(0), rounding_mode="floor"),
     "floor_divide": lambda x: torch.floor_divide(x * 8, x.flip(0)),
     "cosine": lambda x: F.cosine_similarity(x, x.flip(0)),
+    "softplus": lambda x: F.softplus(x, beta=3),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumsum to the dtype": lambda x: x.float().cumsum(0, dtype=x.dtype),
+    "gelu": F.gelu,
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "group_norm": lambda x: F.group_norm(x, 8),
+    "layer_norm": lambda x: F.layer_norm(x, (64,), x[0], x[1]),
+    "log_softmax": lambda x: x.log_softmax(1),
 }
 OF_FLOAT16 = {
+    "addcdiv": lambda x: x.addcdiv(x.flip(0), x.flip(1), value=0.3),
     "addcmul": lambda x: x.addcmul(x.flip(0), x.flip(1), value=0.3),
-    "log_softmax": lambda x: x.log_softmax(1),
     "sum": lambda x: x.sum(1),
-    "gelu": F.gelu,
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "layer_norm": lambda x: F.layer_norm(x, (64,)),
-    "group_norm": lambda x: F.group_norm(x, 8),
     "conv": lambda x: F.conv1d(x.view(4, 8, 64), x.view(8, 8, 32)[..., :5]),
 }
 
@@ -376,9 +467,78 @@ def test_steps(dtype, functions):
 
 
 @fails_on_stock
-def test_gradients_of_float16():
-    names = ("log_softmax", "layer_norm", "group_norm", "gelu", "conv")
-    assert exactness({name: OF_FLOAT16[name] for name in names}, f16, grad=True) == []
+@pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+def test_gradients_of_steps(dtype):
+    names = ("cumsum", "gelu", "gelu by tanh", "group_norm", "layer_norm", "log_softmax")
+    functions = {name: STEPS[name] for name in names} | ({"conv": OF_FLOAT16["conv"]} if dtype == f16 else {})
+    assert exactness(functions, dtype, grad=True) == []
+
+
+@fails_on_stock
+def test_the_tails_of_gelu():
+    """Each element by itself: a mean of errors does not see the small ones."""
+    x = torch.linspace(-6, 0, 500).to(bf16)
+    for approximate in ("none", "tanh"):
+        found, cpu = (F.gelu(x.to(device), approximate=approximate).cpu() for device in (DEVICE, "cpu"))
+        torch.testing.assert_close(found, cpu, rtol=2**-7, atol=2e-6)
+
+
+SPECIAL = {"numbers": (), "inf": (INF,), "both": (INF, -INF), "-inf, nan": (-INF, float("nan")), "nan": (float("nan"),)}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize(("shape", "dim"), (((300,), 0), ((3, 65), 1), ((129, 2), 0), ((2, 128, 3), -2)), ids=str)
+def test_cumulative_sums_for_a_tpu(tpu, shape, dim, special):
+    x = data(*shape, dtype=bf16).fill_(1) if special == (INF,) else data(*shape, dtype=bf16)
+    for i, number in enumerate(special):
+        x.movedim(dim, 0)[(17, 64)[i]] = number
+    found, exact = x.to(DEVICE).cumsum(dim).cpu(), x.double().cumsum(dim)
+    assert found.dtype == bf16
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(
+        gradient(lambda x: x.cumsum(dim), x, DEVICE).cpu(), gradient(lambda x: x.cumsum(dim), x, "cpu")
+    )
+
+
+@fails_on_stock
+def test_ir_of_cumulative_sums(tpu):
+    long, short = (data(2, n, dtype=bf16).to(DEVICE) for n in (128, 64))
+    assert "dot" in ir(long.cumsum(1)) and "aten::cumsum" not in ir(short.cumsum(1)).replace(
+        "f32[2,64] aten::cumsum", ""
+    )
+    tpu(False)
+    assert "dot" not in ir(long.cumsum(1))
+
+
+@fails_on_stock
+def test_ir_of_steps():
+    x = data(2, 3, dtype=bf16).to(DEVICE)
+    assert_expected_inline(
+        ir(F.gelu(x), x.log_softmax(1), x.cumsum(1)),
+        """\
+%0 = bf16[2,3] xla::device_data()
+%1 = f32[2,3] xla::cast(%0)
+%2 = f32[2,3] aten::gelu(%1)
+%3 = bf16[2,3] xla::cast(%2)
+%4 = f32[2,3] xla::cast(%0)
+%5 = f32[2,3] aten::log_softmax(%4)
+%6 = bf16[2,3] xla::cast(%5)
+%7 = f32[2,3] xla::cast(%0)
+%8 = f32[2,3] aten::cumsum(%7)
+%9 = bf16[2,3] xla::cast(%8)
+return %3, %6, %9
+""",
+    )
+
+
+@fails_on_stock
+def test_who_multiplies_in_bfloat16_has_these_steps_in_it():
+    x = data(2, 3, dtype=bf16).to(DEVICE)
+    wide = ir(F.gelu(x), x.log_softmax(1), F.layer_norm(x, (3,)), F.group_norm(x, 3))
+    with torch_xla.experimental.native_mul_context():
+        narrow = ir(F.gelu(x), x.log_softmax(1), F.layer_norm(x, (3,)), F.group_norm(x, 3))
+    assert "xla::cast" in wide and "xla::cast" not in narrow
 
 
 def test_sum_of_float16_with_a_dtype():
@@ -408,10 +568,8 @@ def test_the_rest_is_as_in_stock():
             x.norm(3),
             x.clamp_min(x),
             x.lerp(x, 0.5),
-            F.layer_norm(h, (3,)),
             h.sum(1),
             h.addcmul(h, h),
-            F.gelu(h),
             x.roll(1, 0),
         ),
         """\
@@ -425,24 +583,12 @@ def test_the_rest_is_as_in_stock():
 %7 = f32[2,3] aten::clamp_min(%2, %2)
 %8 = f32[] xla::device_data()
 %9 = f32[2,3] aten::lerp(%2, %2, %8)
-%10 = bf16[] prim::Constant()
-%11 = bf16[2] aten::expand(%10)
-%12 = bf16[] prim::Constant()
-%13 = bf16[2] aten::expand(%12)
-%14 = bf16[] prim::Constant()
-%15 = bf16[2] aten::expand(%14)
-%16 = bf16[] prim::Constant()
-%17 = bf16[2] aten::expand(%16)
-%18 = bf16[2,3] xla::device_data()
-%19 = bf16[1,2,3] aten::view(%18)
-%20 = (bf16[1,2,3], bf16[2], bf16[2], bf16[2]) aten::native_batch_norm(%19, %17, %15, %13, %11)
-%21 = bf16[2,3] aten::view(%20.0)
-%22 = bf16[2] aten::sum(%18)
-%23 = s64[] prim::Constant()
-%24 = bf16[2,3] aten::addcmul(%18, %18, %18, %23)
-%25 = bf16[2,3] aten::gelu(%18)
-%26 = f32[2,3] aten::roll(%2)
-return %6, %7, %9, %21, %22, %24, %25, %26
+%10 = bf16[2,3] xla::device_data()
+%11 = bf16[2] aten::sum(%10)
+%12 = s64[] prim::Constant()
+%13 = bf16[2,3] aten::addcmul(%10, %10, %10, %12)
+%14 = f32[2,3] aten::roll(%2)
+return %6, %7, %9, %11, %13, %14
 """,
     )
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
+from other_process import run
 from tensors import random
 from torch.utils.checkpoint import checkpoint
 from torch_xla.experimental.scan_layers import scan_layers
@@ -236,6 +237,29 @@ def test_under_checkpointing(form, reentrant):
 @pytest.mark.parametrize("form", ["float", "abs", "index", "div", "stack", "lora", "weight_norm"])
 def test_under_torch_compile(form):
     check(form, FORMS[form][0], wrap=lambda f: torch.compile(f, backend="openxla"))
+
+
+@fails_on_stock
+def test_a_compiled_function_is_compiled_again_for_wide_gradients(tmp_path):
+    """In a process that has not used a grad_dtype when the function is compiled first."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch, torch_xla
+function = torch.compile(lambda x, w: torch.nn.functional.linear(x, w.float()).sum(), backend="openxla")
+x = torch.randn(64, 8).to("xla")
+exact = x.cpu().sum(0).expand(4, 8)
+for wide in (False, True, False, True):
+    w = torch.ones(4, 8, dtype=torch.bfloat16, device="xla", requires_grad=True)
+    if wide:
+        w.grad_dtype = torch.float32
+    function(x, w).backward()
+    torch.testing.assert_close(w.grad.cpu(), exact.to(w.grad.dtype), rtol=1e-5 if wide else 1e-2, atol=1e-5)
+    assert w.grad.dtype == (torch.float32 if wide else torch.bfloat16)
+print("as wide as asked")
+"""
+    )
+    assert "as wide as asked" in run(program)
 
 
 @fails_on_stock

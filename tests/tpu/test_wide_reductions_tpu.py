@@ -34,3 +34,12 @@ def test_4096_squared_costs_no_more_cycles_than_stock(tpu_hlo, topology):
 def test_a_mean_takes_half_of_stocks_cycles(tpu_hlo, topology):
     limit = STOCK[topology.split(":")[0]][3]
     assert tpu_hlo(data(N, N).mean(1), topology).estimated_cycles < 0.6 * limit
+
+
+@pytest.mark.passes_on_stock
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_sum_of_bfloat16_is_that_of_float32(tpu_hlo, topology, dim):
+    """The same program: what sums of bfloat16 lose on XLA:CPU they do not lose on a TPU."""
+    narrow = tpu_hlo(data(N, N).sum(dim), topology)
+    wide = tpu_hlo(data(N, N).float().sum(dim).bfloat16(), topology)
+    assert narrow.text == wide.text and "reduce[add bf16]" in narrow.text

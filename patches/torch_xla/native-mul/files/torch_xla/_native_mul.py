@@ -33,6 +33,9 @@ def native_mul(enable: bool) -> None:
     number is multiplied in float32 in either case, since in bfloat16 it would be another number; so is a
     tensor of another dtype. Operations that stock computes natively (``addcmul``, ``div``, ``square``, …)
     stay as they are, and so does eager mode, where every operation runs alone.
+
+    With True ``gelu``, ``log_softmax``, ``layer_norm`` and ``group_norm`` of bfloat16 tensors stay in bfloat16, too,
+    as on stock. Otherwise topic `values` computes them in float32 and rounds once, as torch's own kernels do.
     """
     if _enabled():
         _native.castoff_native_mul_set(bool(enable))

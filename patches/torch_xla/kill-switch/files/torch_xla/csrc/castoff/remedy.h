@@ -14,6 +14,10 @@
 
 namespace castoff {
 
+inline bool is_tensor(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined();
+}
+
 // A call of an operator, its arguments in place on the stack.
 class Call {
  public:

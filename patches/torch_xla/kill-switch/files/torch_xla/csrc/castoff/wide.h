@@ -9,7 +9,7 @@
 namespace castoff {
 
 inline bool is_half_tensor(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && is_half(value.toTensor().scalar_type());
+  return is_tensor(value) && is_half(value.toTensor().scalar_type());
 }
 
 inline at::Tensor widened(const at::Tensor& t) {
@@ -36,9 +36,7 @@ inline void round(Call& call, at::ScalarType dtype) {
 
 inline bool have_dtype(Call& call, at::ScalarType dtype) {
   for (size_t i = 0; i < call.size(); ++i) {
-    if (call[i].isTensor() && call.tensor(i).defined() && call.tensor(i).scalar_type() != dtype) {
-      return false;
-    }
+    if (is_tensor(call[i]) && call.tensor(i).scalar_type() != dtype) return false;
   }
   return true;
 }

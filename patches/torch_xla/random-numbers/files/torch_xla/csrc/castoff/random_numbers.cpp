@@ -4,6 +4,8 @@
 // mask of probability 0.1 has 0.094, one of 0.005 nothing at all, and uniform numbers include the
 // upper bound; in an integer dtype every probability below 1 is 0.
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/copy_ops.h>
@@ -58,7 +60,7 @@ void draw_wide(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
   if (C10_LIKELY(is_wide(dtype))) return call.proceed();
   for (size_t i = 0; i < call.size(); ++i) {
-    if (call[i].isTensor() && call.tensor(i).defined() && !is_wide(call.tensor(i).scalar_type())) {
+    if (is_tensor(call[i]) && !is_wide(call.tensor(i).scalar_type())) {
       call[i] = cast(call.tensor(i), ScalarType::Float);
     }
   }
@@ -69,6 +71,18 @@ void draw_wide(Call& call) {
     if (result.scalar_type() != ScalarType::Float) continue;
     call.result(i) = cast(zeros_and_ones ? truth(result) : result, dtype);
   }
+}
+
+// mean, std: of one shape. torch_xla draws in the mean's.
+void normal_of_tensors(Call& call) {
+  const auto shape = at::infer_size(call.tensor(0).sizes(), call.tensor(1).sizes());
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t i : {0, 1}) {
+      if (call.tensor(i).sizes() != shape) call[i] = call.tensor(i).expand(shape);
+    }
+  }
+  draw_wide<false>(call);
 }
 
 void write(Tensor self, const Tensor& drawn) {
@@ -121,10 +135,10 @@ void install() {
   remedy(xla, draw_wide<false>,
          {
              {"aten::native_dropout", ""},
-             {"aten::normal", "Tensor_Tensor"},
              {"aten::normal", "Tensor_float"},
              {"aten::rrelu_with_noise", ""},
          });
+  remedy(xla, normal_of_tensors, {{"aten::normal", "Tensor_Tensor"}});
   remedy(xla, draw_wide_in_place<true>,
          {{"aten::bernoulli_", "Tensor"}, {"aten::bernoulli_", "float"}});
   remedy(xla, draw_wide_in_place<false>, {{"aten::exponential_", ""}, {"aten::normal_", ""}});

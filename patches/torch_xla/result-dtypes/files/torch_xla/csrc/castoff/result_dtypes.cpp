@@ -25,10 +25,6 @@ using at::ScalarType;
 using at::Tensor;
 using c10::IValue;
 
-bool is_tensor(const IValue& value) {
-  return value.isTensor() && value.toTensor().defined();
-}
-
 bool is_integral(const Tensor& t) {
   return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
 }

@@ -15,7 +15,13 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/select_copy.h>
+#include <ATen/ops/transpose_copy.h>
+#include <ATen/ops/view_as_real_copy.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
@@ -24,12 +30,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
+#include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/wide.h"
+
+// Of topic native-mul, where it is in the build.
+extern "C" [[gnu::weak]] bool castoff_native_mul_enabled();
 
 namespace castoff {
 namespace {
@@ -193,15 +205,29 @@ void divide_down(Call& call) {
   call.answer(at::where(b == 0, a / b, whole).to(dtype));
 }
 
+// start, end, step, out: integers. A range of uint8 that passes 0 goes on at 255; torch_xla's ends
+// there, but not where it passes 255.
+void arange_of_integers(Call& call) {
+  const int64_t start = call[0].toScalar().toLong(), end = call[1].toScalar().toLong();
+  const int64_t least = std::min(start, end);
+  if (C10_UNLIKELY(least < 0 && call.tensor(3).scalar_type() == ScalarType::Byte)) {
+    const int64_t turns = (255 - least) / 256 * 256;
+    call[0] = start + turns;
+    call[1] = end + turns;
+  }
+  call.proceed();
+}
+
 // start, end, step, out. torch counts the elements in float64 and then computes in out's dtype;
 // torch_xla counts in out's dtype, in which (1 - 0) / 0.1 is more than 10 and a step of 0.5 may be
 // the integer 0, which ends the process.
-void arange_of_floats(Call& call) {
+void arange(Call& call) {
   const Scalar start = call[0].toScalar(), end = call[1].toScalar(), step = call[2].toScalar();
   const ScalarType dtype = call.tensor(3).scalar_type();
   const bool are_floats =
       start.isFloatingPoint() || end.isFloatingPoint() || step.isFloatingPoint();
-  if (C10_LIKELY(!are_floats) || dtype == ScalarType::Bool) return call.proceed();
+  if (dtype == ScalarType::Bool) return call.proceed();
+  if (C10_LIKELY(!are_floats)) return arange_of_integers(call);
   const bool of_integers = c10::isIntegralType(dtype, /*includeBool=*/false);
   const double begin = of_integers ? std::trunc(start.toDouble()) : start.toDouble();
   const double by = of_integers ? std::trunc(step.toDouble()) : step.toDouble();
@@ -212,14 +238,14 @@ void arange_of_floats(Call& call) {
                            : std::ceil((last - start.toDouble()) / step.toDouble());
   if (!std::isfinite(count) || count < 1) return call.proceed();
   // An end from which every dtype counts the same.
-  if (of_integers) {
-    call[0] = static_cast<int64_t>(begin);
-    call[1] = static_cast<int64_t>(begin + count * by);
-    call[2] = static_cast<int64_t>(by);
-  } else {
+  if (!of_integers) {
     call[1] = begin + (count - 0.5) * by;
+    return call.proceed();
   }
-  call.proceed();
+  call[0] = static_cast<int64_t>(begin);
+  call[1] = static_cast<int64_t>(begin + count * by);
+  call[2] = static_cast<int64_t>(by);
+  arange_of_integers(call);
 }
 
 // weight, indices, offsets, scale_grad_by_freq, mode, …: torch_xla takes the largest of a bag's
@@ -228,6 +254,40 @@ void embedding_bag(Call& call) {
   constexpr int64_t kMax = 2;
   if (C10_LIKELY(call[4].toInt() != kMax)) return call.proceed();
   call.on_the_cpu();
+}
+
+// self: -inf is no integer. torch_xla compares with what the dtype makes of it.
+void isneginf(Call& call) {
+  if (C10_LIKELY(!is_integral(call.tensor(0)))) return call.proceed();
+  const Below below;
+  call.answer(at::zeros(call.tensor(0).sizes(), call.tensor(0).options().dtype(at::kBool)));
+}
+
+// self: torch_xla gives the magnitude of a complex number as a complex number.
+void magnitude(Call& call) {
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  call.proceed();
+  if (C10_LIKELY(!c10::isComplexType(dtype))) return;
+  const Below below;
+  call.result() = at::view_as_real_copy(call.result().toTensor()).select(-1, 0);
+}
+
+// self, dim, keepdim: the first NaN is the largest and the smallest element. torch_xla compares,
+// and no comparison with NaN is true.
+void index_of_extreme(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (!c10::isFloatingType(self.scalar_type()) || self.numel() == 0) return call.proceed();
+  const c10::IValue dim = call[1];
+  const bool keep = call[2].toBool();
+  call.proceed();
+  const Below below;
+  const Tensor is_nan = self.isnan();
+  std::optional<int64_t> along;
+  if (!dim.isNone()) along = dim.toInt();
+  const Tensor has_nan = along ? is_nan.any(*along, keep) : is_nan.any();
+  const Tensor first = is_nan.to(ScalarType::Int).argmax(along, keep);
+  const Tensor& found = call.result().toTensor();
+  call.result() = at::where(has_nan.view(found.sizes()), first, found);
 }
 
 // ---- tensors without elements
@@ -241,6 +301,34 @@ void clone_if_empty(Call& call) {
 void on_the_cpu_if_empty(Call& call) {
   if (C10_LIKELY(call.tensor(0).numel() > 0)) return call.proceed();
   call.on_the_cpu();
+}
+
+// self, repeats: torch_xla joins the copies, of which there are none.
+void repeat(Call& call) {
+  const Tensor self = call.tensor(0);
+  auto shape = call[1].toIntVector();
+  const auto least = std::min_element(shape.begin(), shape.end());
+  const auto more = static_cast<int64_t>(shape.size()) - self.dim();
+  if (C10_LIKELY(least == shape.end() || *least != 0 || more < 0)) return call.proceed();
+  for (int64_t i = 0; i < self.dim(); ++i) shape[more + i] *= self.size(i);
+  const Below below;
+  call.answer(at::empty(shape, self.options()));
+}
+
+// input, normalized_shape, weight, bias, eps. torch's formula for XLA gives results that are not
+// differentiable. Above autograd.
+void layer_norm_of_nothing(Call& call) {
+  const Tensor input = call.tensor(0);
+  if (C10_LIKELY(input.numel() > 0)) return call.proceed();
+  Tensor result = input.clone();
+  if (is_tensor(call[2])) result = result * call.tensor(2);
+  if (is_tensor(call[3])) result = result + call.tensor(3);
+  auto shape = input.sizes().vec();
+  const auto normalized = static_cast<int64_t>(call[1].toIntVector().size());
+  if (normalized > input.dim()) return call.proceed();  // which refuses it
+  std::fill(shape.end() - normalized, shape.end(), 1);
+  const Tensor statistic = at::zeros(shape, input.options());
+  call.answer(result.to(input.scalar_type()), statistic, statistic.clone());
 }
 
 Tensor with_batch(const Tensor& t) {
@@ -340,8 +428,8 @@ void gather(Call& call) {
 // self, dim, index, a tensor or a number, …
 void scatter(Call& call) {
   const Tensor self = call.tensor(0), index = call.tensor(2);
-  const bool is_tensor = call[3].isTensor();
-  const int64_t rank = is_tensor ? call.tensor(3).dim() : index.dim();
+  const bool of_tensor = call[3].isTensor();
+  const int64_t rank = of_tensor ? call.tensor(3).dim() : index.dim();
   if (C10_LIKELY(self.dim() == index.dim() && rank == self.dim() && index.numel() > 0)) {
     return call.proceed();
   }
@@ -350,9 +438,40 @@ void scatter(Call& call) {
   if (std::max({self.dim(), index.dim(), rank}) > 1) return call.proceed();
   call[0] = with_batch(self);
   call[2] = with_batch(index);
-  if (is_tensor) call[3] = with_batch(call.tensor(3));
+  if (of_tensor) call[3] = with_batch(call.tensor(3));
   call.proceed();
   call.result() = call.result().toTensor().view(self.sizes());
+}
+
+// self, mask, source
+void masked_scatter(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(self.dim() > 0 || call.tensor(1).dim() > 0)) return call.proceed();
+  const Below below;
+  call[0] = with_batch(self);
+  call[1] = with_batch(call.tensor(1));
+  call.proceed();
+  call.result() = call.result().toTensor().view(at::IntArrayRef());
+}
+
+// x1, x2, p, compute_mode: batches of other sizes.
+void distances(Call& call) {
+  const Tensor lhs = call.tensor(0), rhs = call.tensor(1);
+  if (lhs.dim() < 2 || rhs.dim() < 2) return call.proceed();  // which refuses it
+  const auto matrix = [](const Tensor& t) { return t.sizes().slice(t.dim() - 2); };
+  const auto batch_of = [](const Tensor& t) { return t.sizes().slice(0, t.dim() - 2); };
+  if (C10_LIKELY(batch_of(lhs) == batch_of(rhs))) return call.proceed();
+  auto shape = at::infer_size(batch_of(lhs), batch_of(rhs));
+  const size_t batch = shape.size();
+  const Below below;
+  shape.insert(shape.end(), {lhs.size(-2), rhs.size(-2)});
+  if (lhs.numel() == 0 || rhs.numel() == 0) return call.answer(at::zeros(shape, lhs.options()));
+  for (size_t i : {0, 1}) {
+    const Tensor t = call.tensor(i);
+    std::copy(matrix(t).begin(), matrix(t).end(), shape.begin() + static_cast<int64_t>(batch));
+    call[i] = t.expand(shape);
+  }
+  call.proceed();
 }
 
 // self, …, size, stride, storage_offset, from argument `size` on. XLA repeats the last element in
@@ -382,10 +501,27 @@ void of_integers(Call& call) {
   call.proceed();
 }
 
+// Two tensors of bool, of which XLA has no such function.
+void of_bools(Call& call) {
+  for (size_t i : {0, 1}) {
+    if (C10_LIKELY(call.tensor(i).scalar_type() != ScalarType::Bool)) return call.proceed();
+  }
+  for (size_t i : {0, 1}) call[i] = cast(call.tensor(i), default_dtype());
+  call.proceed();
+}
+
 // Sections, or the indices to split at, in a tensor: read here, as on the CPU.
 void read_sections(Call& call) {
   call[1] = call.tensor(1).cpu();
   call.proceed();
+}
+
+// self: torch's formula, 1 + erf(x), has no digits left where x is far below 0. Above autograd.
+void normal_distribution(Call& call) {
+  const Tensor self = call.tensor(0);
+  const ScalarType dtype = is_integral(self) ? default_dtype() : self.scalar_type();
+  const Tensor x = self.to(is_half(dtype) ? ScalarType::Float : dtype);
+  call.answer(((x * -M_SQRT1_2).erfc() * 0.5).to(dtype));
 }
 
 // ---- results of another dtype
@@ -415,17 +551,29 @@ void compute_float16_wide(Call& call) {
   compute_wide(call);
 }
 
+// Whether an operator that models of bfloat16 are made of is computed in float32: for who
+// multiplies in bfloat16 (topic native-mul) it stays in bfloat16, too.
+bool is_computed_wide(ScalarType dtype) {
+  if (C10_LIKELY(dtype != ScalarType::BFloat16)) return dtype == ScalarType::Half;
+  return castoff_native_mul_enabled == nullptr || !castoff_native_mul_enabled();
+}
+
+void compute_wide_unless_native(Call& call) {
+  if (C10_LIKELY(!is_computed_wide(call.tensor(0).scalar_type()))) return call.proceed();
+  compute_wide(call);
+}
+
 // self, dim, half_to_float
 void log_softmax(Call& call) {
   if (call[2].toBool()) return call.proceed();
-  compute_float16_wide(call);
+  compute_wide_unless_native(call);
 }
 
 // grad_output, output, dim, input_dtype
 void log_softmax_backward(Call& call) {
-  if (C10_LIKELY(call[3].toScalarType() != ScalarType::Half)) return call.proceed();
+  if (C10_LIKELY(!is_computed_wide(call[3].toScalarType()))) return call.proceed();
   call[3] = ScalarType::Float;
-  compute_float16_wide(call);
+  compute_wide(call);
 }
 
 // Argument `dtype`, where the operator has it, is none.
@@ -433,6 +581,55 @@ template <size_t dtype>
 void sum(Call& call) {
   if (C10_LIKELY(call[dtype].isNone())) return compute_float16_wide(call);
   call.proceed();
+}
+
+// Cumulative sums of bfloat16 on a TPU, in float32 and with fewer cycles than in bfloat16: within
+// blocks as products with a triangle of ones, which its matrix unit sums, and then over the blocks.
+// Times 0 an infinity or a NaN would reach the elements before it. They are counted apart, an
+// infinity as 1, a negative one as 128 and a NaN as both, which bfloat16 has.
+Tensor cumsum_by_products(const Tensor& self, int64_t dim) {
+  constexpr int64_t kBlock = 64;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const int64_t size = self.size(dim), padding = (kBlock - size % kBlock) % kBlock;
+  const Tensor rows = dim == self.dim() - 1 ? self : at::transpose_copy(self, dim, -1);
+  const Tensor padded = padding == 0 ? rows : at::constant_pad_nd(rows, {0, padding}, 0);
+  std::vector<int64_t> shape = padded.sizes().vec();
+  shape.back() /= kBlock;
+  shape.push_back(kBlock);
+  const Tensor blocks = padded.view(shape), is_finite = at::isfinite(blocks);
+  const Tensor triangle = widened(at::ones({kBlock, kBlock}, self.options()).triu());
+  const Tensor others = at::where(blocks == kInfinity, 1.0, at::where(blocks < 0, 128.0, 129.0));
+  const Tensor marks = cast(at::where(is_finite, 0.0, others), self.scalar_type());
+  const Tensor counts = at::matmul(widened(marks), triangle);
+  const Tensor negative = (counts / 128).floor(), positive = counts - negative * 128;
+  const Tensor sums = at::matmul(widened(at::where(is_finite, blocks, 0.0)), triangle) +
+                      at::where(positive > 0, kInfinity, 0.0) +
+                      at::where(negative > 0, -kInfinity, 0.0);
+  const Tensor ends = at::select_copy(sums, -1, kBlock - 1).cumsum(-1);
+  shape.back() = 1;
+  const Tensor before = at::constant_pad_nd(ends.slice(-1, 0, -1), {1, 0}, 0).view(shape);
+  Tensor result = (sums + before).view(padded.sizes());
+  if (padding > 0) result = result.slice(-1, 0, size);
+  result = cast(result, self.scalar_type());
+  return dim == self.dim() - 1 ? result : at::transpose_copy(result, dim, -1);
+}
+
+// self, dim, dtype
+void cumsum(Call& call) {
+  const ScalarType from = call.tensor(0).scalar_type();
+  const ScalarType to = call[2].isNone() ? from : call[2].toScalarType();
+  if (call.tensor(0).numel() == 0) return call.on_the_cpu();
+  if (C10_LIKELY(!is_half(to))) return call.proceed();
+  const Tensor self = from == to ? call.tensor(0) : cast(call.tensor(0), to);
+  const int64_t dim = at::maybe_wrap_dim(call[1].toInt(), self.dim());
+  if (is_for_tpu() && to == ScalarType::BFloat16 && self.dim() > 0 && self.size(dim) > 64) {
+    const Below below;
+    return call.answer(cumsum_by_products(self, dim));
+  }
+  call[0] = cast(self, ScalarType::Float);
+  call[2] = c10::IValue();
+  call.proceed();
+  round(call, to);
 }
 
 // input, weight, bias, running_mean, running_var, …: the statistics are written to.
@@ -456,11 +653,10 @@ void batch_norm(Call& call) {
 }
 
 // Above autograd, so that the gradients are computed so, too.
-template <bool bfloat16_too>
+template <bool (*is_met)(ScalarType)>
 void compute_wide_with_gradients(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
-  const bool is_met = bfloat16_too ? is_half(dtype) : dtype == ScalarType::Half;
-  if (C10_LIKELY(!is_met) || !have_dtype(call, dtype)) return call.proceed();
+  if (C10_LIKELY(!is_met(dtype)) || !have_dtype(call, dtype)) return call.proceed();
   for (size_t i = 0; i < call.size(); ++i) {
     if (is_half_tensor(call[i])) call[i] = call.tensor(i).to(ScalarType::Float);
   }
@@ -485,19 +681,23 @@ void mend_values(torch::Library& xla) {
          {{"aten::norm", "ScalarOpt_dim_dtype"}, {"aten::linalg_vector_norm", ""}});
   remedy(xla, chunk_cat, {{"aten::_chunk_cat", ""}});
   remedy(xla, cummax, {{"aten::cummax", ""}});
+  remedy(xla, isneginf, {{"aten::isneginf", ""}});
+  remedy(xla, magnitude, {{"aten::abs", ""}});
   remedy(xla, average_integers, {{"aten::avg_pool2d", ""}, {"aten::avg_pool3d", ""}});
   remedy(xla, shift<at::_ops::bitwise_left_shift_Tensor>,
          {{"aten::__lshift__", "Scalar"}, {"aten::__lshift__", "Tensor"}});
   remedy(xla, shift<at::_ops::bitwise_right_shift_Tensor>,
          {{"aten::__rshift__", "Scalar"}, {"aten::__rshift__", "Tensor"}});
   remedy(xla, divide_down, {{"aten::floor_divide", ""}});
-  remedy(xla, arange_of_floats, {{"aten::arange", "start_out"}});
+  remedy(xla, arange, {{"aten::arange", "start_out"}});
   remedy(xla, embedding_bag, {{"aten::_embedding_bag_forward_only", ""}});
+  remedy(xla, index_of_extreme, {{"aten::argmax", ""}, {"aten::argmin", ""}});
 }
 
 void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, clone_if_empty, {{"aten::roll", ""}});
   remedy(xla, on_the_cpu_if_empty, {{"aten::cumprod", ""}});
+  remedy(xla, repeat, {{"aten::repeat", ""}});
   remedy(xla, nll_loss, {{"aten::nll_loss_forward", ""}, {"aten::nll_loss2d_forward", ""}});
   remedy(xla, nll_loss_backward,
          {{"aten::nll_loss_backward", ""}, {"aten::nll_loss2d_backward", ""}});
@@ -518,36 +718,51 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
              {"aten::scatter_add", ""},
              {"aten::scatter_reduce", "two"},
          });
+  remedy(xla, masked_scatter, {{"aten::masked_scatter", ""}});
+  remedy(xla, distances, {{"aten::_cdist_forward", ""}});
+  remedy(xla, of_bools, {{"aten::atan2", ""}});
   remedy(xla, as_strided<1>, {{"aten::as_strided", ""}, {"aten::as_strided_copy", ""}});
   remedy(xla, as_strided<2>, {{"aten::as_strided_scatter", ""}});
   remedy(xla, of_integers,
          {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
+                            Remedy{layer_norm_of_nothing});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::special_ndtr", "",
+                            Remedy{normal_distribution});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::tensor_split",
                             "tensor_indices_or_sections", Remedy{read_sections});
 }
 
 void mend_steps(torch::Library& xla, torch::Library& autograd) {
-  remedy(xla, compute_wide, {{"aten::lerp", "Scalar"}, {"aten::lerp", "Tensor"}});
+  remedy(xla, compute_wide,
+         {
+             {"aten::lerp", "Scalar"},
+             {"aten::lerp", "Tensor"},
+             {"aten::softplus", ""},
+             {"aten::softplus_backward", ""},
+         });
   remedy(xla, divide<2>, {{"aten::div", "Tensor_mode"}});
   remedy(xla, compute_float16_wide,
          {
+             {"aten::addcdiv", ""},
              {"aten::addcmul", ""},
              {"aten::convolution_backward_overrideable", ""},
              {"aten::convolution_overrideable", ""},
-             {"aten::gelu", ""},
-             {"aten::gelu_backward", ""},
+             {"aten::sigmoid_backward", ""},
          });
+  remedy(xla, compute_wide_unless_native, {{"aten::gelu", ""}, {"aten::gelu_backward", ""}});
   remedy(xla, sum<1>, {{"aten::sum", ""}});
   remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
+  remedy(xla, cumsum, {{"aten::cumsum", ""}});
   remedy(xla, log_softmax, {{"aten::_log_softmax", ""}});
   remedy(xla, log_softmax_backward, {{"aten::_log_softmax_backward_data", ""}});
   remedy(xla, batch_norm,
          {{"aten::_native_batch_norm_legit", ""}, {"aten::native_batch_norm", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::cosine_similarity", "",
-                            Remedy{compute_wide_with_gradients<true>});
+                            Remedy{compute_wide_with_gradients<is_half>});
   for (const char* name : {"aten::native_layer_norm", "aten::native_group_norm"}) {
     override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, name, "",
-                              Remedy{compute_wide_with_gradients<false>});
+                              Remedy{compute_wide_with_gradients<is_computed_wide>});
   }
 }
 
