@@ -64,7 +64,42 @@ REASONS = (
         operators="cummax|cummin|kthvalue|topk|sort|msort|argsort|mode|median|nanmedian|argmax|argmin|aminmax|"
         r"(max|min)\.reduction_with_dim|(max|min)_reduction_with_dim|.*quantile|unique.*",
         kinds="value",
-        dtypes="i64 i32 i8 u8 bool",
+        dtypes="f16 bf16 i64 i32 i8 u8 bool",
+    ),
+    Reason(
+        "complex halves",
+        "Complex numbers of float16",
+        "XLA has complex numbers of float32 and float64 alone.",
+        operators="chalf|complex|view_as_complex",
+        kinds="raises",
+    ),
+    Reason(
+        "NaN",
+        "Gradients at NaN",
+        "A gradient is shared by the elements that equal the result, and NaN equals nothing.",
+        operators=r"masked\.(a?(max|min)|prod)",
+        kinds="value",
+        dtypes="f32 bf16 f16",
+    ),
+    Reason(
+        "tail",
+        "The tail of ndtr, where torch has lost its digits",
+        "torch computes 1 + erf(x), of which nothing is left far below 0, in float64 neither. castoff's erfc(-x) has "
+        "all digits: `ndtr(-8)` is 6.22e-16, and torch's is 0 in float32.",
+        operators=r"special\.ndtr",
+        kinds="value",
+        phases="forward",
+    ),
+    Reason(
+        "zero",
+        "Gradients that are zero",
+        "In exact arithmetic the gradient is zero, as that of the normalisation of one element is. Terms that cancel "
+        "leave the rounding of the steps, which are others on XLA.",
+        detail=r"off by \d[.\d]*e\+(0[6-9]|[1-3]\d) units",
+        phases="gradient",
+        kinds="value",
+        operators=r"corrcoef|nn\.functional\.(cosine_similarity|layer_norm|normalize|rms_norm)|native_layer_norm|"
+        r"masked\.normalize",
     ),
     Reason(
         "exponential units",
@@ -107,9 +142,11 @@ REASONS = (
         "narrow",
         "Steps in bfloat16 and float16",
         "torch computes the operator, or the gradient, in float32 and rounds once; torch_xla rounds each of the steps "
-        "that it makes of it. castoff leaves in bfloat16 what would give models more casts (gelu, layer_norm, "
-        "group_norm, and the sums of a gradient over the dimensions that were broadcast), and what a division by "
-        "numbers below float32's normal ones gives on CPU-XLA.",
+        "that it makes of it. Most of these are sums of a gradient over the dimensions that were broadcast, which lose "
+        "on CPU-XLA alone: of a sum in bfloat16 the compilers for v5e, v5p and v6e make the program that they make of "
+        "one in float32 that is rounded. The others are the bias of a linear, added to the rounded product; gradients "
+        "that torch composes of several operators; and divisions by numbers below float32's normal ones, which "
+        "CPU-XLA takes for 0.",
         dtypes="bf16 f16",
         kinds="value",
     ),
@@ -118,7 +155,8 @@ REASONS = (
         "Rounding in float32",
         "XLA approximates the function, or orders the steps of its gradient, in another way; the error is a few times "
         "that of torch's kernel.",
-        operators=r"tanh|erfinv|kron|nn\.functional\.logsigmoid|sigmoid|logit|polygamma.*|special.*|matrix_exp",
+        operators=r"tanh|erfinv|kron|nn\.functional\.(logsigmoid|gelu|group_norm|conv.*)|sigmoid|logit|polygamma.*|"
+        r"special.*|matrix_exp|cov|corrcoef",
         dtypes="f32",
         kinds="value",
     ),

@@ -149,16 +149,21 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
         raise SystemExit(f"the layers cannot be traced: {' '.join(map(str, command))}\n{done.stderr}")
 
 
-def measure(programs: Programs, generations: Sequence[str], compiler: Path, results: Path) -> Record:
-    """Compile programs for generations, as many at a time as there are cores."""
-    jobs = [
+def measure(programs: Programs, generations: Sequence[str], compiler: Path, results: Path, recorded: Record) -> Record:
+    """Compile programs for generations, as many at a time as there are cores; not those that are recorded."""
+    places = [
         (layer, generation, column)
         for column, layer in programs
         for generation in generations
         if column != KERNEL or (layer, generation) == WITH_KERNEL
     ]
-    cores = os.cpu_count() or 1
     found: dict[tuple[str, str, str], Figures] = {}
+    for layer, generation, column in places:
+        known = recorded.get(layer, {}).get(generation, {}).get(column)
+        if known is not None and known["program"] == identity(programs[column, layer]):
+            found[layer, generation, column] = known
+    jobs = [place for place in places if place not in found]
+    cores = os.cpu_count() or 1
     workers: queue.SimpleQueue[TpuCompiler] = queue.SimpleQueue()
     for _ in range(cores):
         workers.put(TpuCompiler(compiler, results))
@@ -184,7 +189,7 @@ def measure(programs: Programs, generations: Sequence[str], compiler: Path, resu
         while not workers.empty():
             workers.get().close()
     record: Record = {}
-    for layer, generation, column in jobs:
+    for layer, generation, column in places:
         record.setdefault(layer, {}).setdefault(generation, {})[column] = found[layer, generation, column]
     return record
 
@@ -315,7 +320,12 @@ def main(
     results: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_RESULTS", help="`castoff tpu environment` prints it.")],
     layer: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(LAYERS)}. May be repeated.")] = None,
     generation: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}.")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Write bench/measured/, docs/speed.md and README.md.")] = False,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", help="Write bench/measured/, docs/speed.md and README.md, compiling what is not recorded."
+        ),
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
@@ -333,7 +343,7 @@ def main(
         programs = {(column, name): programs[column, name]} if name in layers else {}
         generations = [one]
     try:
-        record = measure(programs, generations, compiler, results)
+        record = measure(programs, generations, compiler, results, recorded if write else {})
     except CastoffError as error:
         raise SystemExit(
             f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
