@@ -40,7 +40,7 @@ return %0
 def test_the_copy_is_no_node():
     x = numbers()
     assert_expected_inline(
-        ir(x.t().contiguous(), x.t().reshape(-1), x[:, 1:].flatten()),
+        ir(x.t().contiguous(), x.t().reshape(-1), x.narrow(1, 1, 5).flatten()),
         """\
 %0 = s64[4,6] xla::device_data()
 %1 = s64[6,4] aten::permute(%0)

@@ -1,19 +1,30 @@
 // An overlay build takes the place of the two functions that decide whether a tensor must be
 // copied: of FunctionalTensorWrapper, whether it is contiguous; and reshape.
 #include <ATen/FunctionalTensorWrapper.h>
+#include <torch/csrc/castoff/torch_version.h>
 #include <torch/csrc/castoff/view_layout.h>
 
 #include "interpose.h"
 
 // A virtual member, as a free function under the member's symbol: to define the member would emit
 // the class's vtable.
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
+using IsContiguous = c10::SymBool;
+#define CASTOFF_IS_CONTIGUOUS \
+  "_ZNK2at23FunctionalTensorWrapper24sym_is_contiguous_customEN3c1012MemoryFormatE"
+#else
+using IsContiguous = bool;
+#define CASTOFF_IS_CONTIGUOUS \
+  "_ZNK2at23FunctionalTensorWrapper20is_contiguous_customEN3c1012MemoryFormatE"
+#endif
+
 extern "C++" {
-[[gnu::visibility("default")]] c10::SymBool
-wrapper_is_contiguous(const at::FunctionalTensorWrapper* self, c10::MemoryFormat format) __asm__(
-    "_ZNK2at23FunctionalTensorWrapper24sym_is_contiguous_customEN3c1012MemoryFormatE");
+[[gnu::visibility("default")]] IsContiguous wrapper_is_contiguous(
+    const at::FunctionalTensorWrapper* self,
+    c10::MemoryFormat format) __asm__(CASTOFF_IS_CONTIGUOUS);
 }
 
-c10::SymBool wrapper_is_contiguous(const at::FunctionalTensorWrapper* self,
+IsContiguous wrapper_is_contiguous(const at::FunctionalTensorWrapper* self,
                                    c10::MemoryFormat format) {
   if (const auto contiguous = torch::castoff::view_is_contiguous(*self, format)) {
     return *contiguous;

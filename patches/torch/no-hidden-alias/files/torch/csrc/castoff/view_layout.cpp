@@ -1,4 +1,5 @@
 #include <torch/csrc/castoff/kill_switch.h>
+#include <torch/csrc/castoff/torch_version.h>
 #include <torch/csrc/castoff/view_layout.h>
 
 #include <ATen/FunctionalStorageImpl.h>
@@ -11,6 +12,8 @@
 #include <torch/library.h>
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace torch::castoff {
 namespace {
@@ -22,17 +25,30 @@ using c10::DispatchKey;
 // the views of an XLA tensor, make views.
 constexpr DispatchKey kReplay = DispatchKey::TESTING_ONLY_GenericMode;
 
-void view_instead_of_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+// Whether the view that an operator copies was made in its place.
+bool made_view(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   static constexpr std::string_view kCopy = "_copy";
-  const c10::impl::ExcludeDispatchKeyGuard below(kReplay);
   const std::string& name = op.schema().name();
-  if (name.size() > kCopy.size() &&
-      name.compare(name.size() - kCopy.size(), kCopy.size(), kCopy) == 0) {
-    const auto view = c10::Dispatcher::singleton().findSchema(
-        {name.substr(0, name.size() - kCopy.size()), op.schema().overload_name()});
-    if (view.has_value()) return view->callBoxed(stack);
+  if (name.size() <= kCopy.size() ||
+      name.compare(name.size() - kCopy.size(), kCopy.size(), kCopy) != 0) {
+    return false;
   }
-  op.callBoxed(stack);
+  const auto view = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, name.size() - kCopy.size()), op.schema().overload_name()});
+  if (!view.has_value()) return false;
+  torch::jit::Stack made = *stack;
+  try {
+    view->callBoxed(&made);
+  } catch (const c10::Error&) {  // `view` of what cannot be viewed: torch_xla can
+    return false;
+  }
+  *stack = std::move(made);
+  return true;
+}
+
+void view_instead_of_copy(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kReplay);
+  if (!made_view(op, stack)) op.callBoxed(stack);
 }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
@@ -41,16 +57,17 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
 
 Tensor contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
   return at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(sizes), dtype, c10::kStrided,
-                                             c10::Device(c10::kMeta), std::nullopt, std::nullopt);
+                                             c10::Device(c10::kMeta), {}, {});
 }
 
-Tensor replayed(at::functionalization::ViewMeta& view, const Tensor& base) {
-  try {
-    const c10::impl::IncludeDispatchKeyGuard mode(kReplay);
-    return view.forward(base);
-  } catch (const c10::Error&) {  // `view` of what cannot be viewed: torch_xla can
-    return view.forward(base);
-  }
+Tensor replayed(const at::FunctionalTensorWrapper& wrapper, const Tensor& base) {
+  const c10::impl::IncludeDispatchKeyGuard mode(kReplay);
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
+  return at::functionalization::impl::apply_view_meta_sequence(base, wrapper.view_metas());
+#else
+  // Not declared const, but it writes to nothing.
+  return const_cast<at::FunctionalTensorWrapper&>(wrapper).apply_view_metas(base);
+#endif
 }
 
 bool enabled() {
@@ -61,15 +78,13 @@ bool enabled() {
 // A meta tensor with the sizes, strides and offset that the view's operators give to a contiguous
 // base. Undefined: not a view of torch_xla's, or one of symbolic sizes.
 Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
-  const auto& views = wrapper.view_metas();
-  if (views.empty() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
+  if (wrapper.isBaseTensor() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
   const at::AutoDispatchSkipFunctionalize no_wrappers;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
       wrapper.unsafe_storage().unsafeGetStorageImpl());
-  Tensor meta = contiguous_meta(storage->base().sizes(), storage->base().scalar_type());
-  for (const auto& view : views) meta = replayed(*view, meta);
-  return meta;
+  const Tensor& base = storage->base();
+  return replayed(wrapper, contiguous_meta(base.sizes(), base.scalar_type()));
 }
 
 }  // namespace
