@@ -294,6 +294,101 @@ def test_other_sums_are_stocks():
     torch.testing.assert_close(z.cpu(), torch.addmm(cpu_b, *(t.float() for t in cpu), beta=0))
 
 
+# ---- convolutions
+
+CONVOLUTIONS = {
+    "conv1d": (F.conv1d, {"padding": "same"}, (2, 4, 9), (6, 4, 3)),
+    "conv1d without a batch": (F.conv1d, {}, (4, 9), (6, 4, 3)),
+    "conv2d": (F.conv2d, {}, (2, 4, 9, 9), (6, 4, 3, 3)),
+    "conv2d with a bias": (F.conv2d, {"stride": 2, "padding": 1}, (2, 4, 9, 9), (6, 4, 3, 3), (6,)),
+    "conv2d of groups": (F.conv2d, {"groups": 2, "stride": 3, "dilation": 2}, (2, 4, 19, 19), (6, 2, 3, 3)),
+    "conv3d": (F.conv3d, {"stride": 2}, (2, 4, 5, 5, 5), (6, 4, 3, 3, 3)),
+    "conv2d of a view": (lambda x, w: F.conv2d(x.mT[:, :4], w), {}, (2, 6, 9, 7), (6, 4, 3, 3)),
+    "transposed": (F.conv_transpose2d, {"stride": 2, "padding": 1, "output_padding": 1}, (2, 4, 5, 5), (4, 6, 3, 3)),
+    "transposed, of groups": (F.conv_transpose2d, {"stride": 3, "groups": 2}, (2, 4, 5, 5), (4, 3, 3, 3), (6,)),
+}
+
+
+@fails_on_stock
+def test_convolution():
+    _, (x, w) = factors((2, 4, 9, 9), (6, 4, 3, 3))
+    x.requires_grad_()
+    w.requires_grad_()
+    y = F.conv2d(x.float(), w.float()).to(bf16)
+    y.backward(data(2, 6, 7, 7, seed=2)[1])
+    assert_expected_inline(
+        ir(y, x.grad, w.grad),
+        """\
+%0 = bf16[6,4,3,3] xla::device_data()
+%1 = bf16[2,4,9,9] xla::device_data()
+%2 = f32[2,6,7,7] xla::convolution(%1, %0)
+%3 = bf16[2,6,7,7] xla::cast(%2)
+%4 = bf16[2,6,7,7] xla::device_data()
+%5 = f32[2,4,9,9] xla::convolution(%4, %0)
+%6 = bf16[2,4,9,9] xla::cast(%5)
+%7 = f32[6,4,3,3] xla::convolution(%1, %4)
+%8 = bf16[6,4,3,3] xla::cast(%7)
+return %3, %6, %8
+""",
+    )
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+@pytest.mark.parametrize("form", CONVOLUTIONS.values(), ids=CONVOLUTIONS.keys())
+def test_each_convolution(form, dtype):
+    """Its result and all gradients are convolutions of narrow tensors, which add up in float32."""
+    function, options, *sizes = form
+    cpu, xla = factors(*sizes, dtype=dtype)
+
+    def step(tensors, wide):
+        leaves = [t.detach().clone().requires_grad_() for t in tensors]
+        y = function(*(wide(t) for t in leaves), **options)
+        grad = random(*y.shape, dtype=dtype, seed=3)
+        return [y, *torch.autograd.grad(y, leaves, wide(grad.to(y.device)))]
+
+    found = step(xla, lambda t: t.float())
+    text = ir(*found)
+    assert text.count("= f32") >= 3 and text.count("xla::convolution(") == 3
+    assert "convolution_overrideable" not in text and "convolution_backward" not in text
+    exact = step([t.double() for t in cpu], lambda t: t.double())
+    torch.testing.assert_close(found[0].cpu().double(), exact[0], rtol=1e-5, atol=1e-4)
+    for a, b in zip(found[1:], exact[1:], strict=True):
+        assert a.dtype == dtype and a.shape == b.shape
+        torch.testing.assert_close(a.cpu().double(), b, rtol=1e-2, atol=1e-2)
+
+
+OTHER_CONVOLUTIONS = {
+    "bfloat16": lambda x, w: F.conv2d(x, w),
+    "float32": lambda x, w: F.conv2d(x.float().add(1), w.float().add(1)),
+    "one factor wide": lambda x, w: F.conv2d(x.float().mul(3), w.float()),
+    "two dtypes": lambda x, w: F.conv2d(x.float(), w.half().float()),
+    "no image": lambda x, w: F.conv2d(x.float()[:0], w.float()),
+}
+
+
+@passes_on_stock
+@pytest.mark.parametrize("form", OTHER_CONVOLUTIONS.values(), ids=OTHER_CONVOLUTIONS.keys())
+def test_other_convolutions_are_stocks(form):
+    cpu, (x, w) = factors((2, 4, 9, 9), (6, 4, 3, 3))
+    y = form(x, w)
+    assert "xla::convolution(" not in ir(y)
+    torch.testing.assert_close(y.cpu().double(), form(*cpu).double(), rtol=3e-2, atol=3e-2)
+
+
+@fails_on_stock
+def test_a_convolution_whose_gradient_is_wide():
+    """Its gradients are stock's, of float32 tensors."""
+    _, (x, w) = factors((2, 4, 9, 9), (6, 4, 3, 3))
+    w.requires_grad_()
+    y = F.conv2d(x.float(), w.float())
+    assert "xla::convolution(" in ir(y)
+    (grad,) = torch.autograd.grad(y.square().sum(), w)
+    wide = w.detach().cpu().double().requires_grad_()
+    (exact,) = torch.autograd.grad(F.conv2d(x.cpu().double(), wide).square().sum(), wide)
+    torch.testing.assert_close(grad.cpu().double(), exact, rtol=1e-2, atol=1e-2)
+
+
 # ---- what stays as in stock
 
 

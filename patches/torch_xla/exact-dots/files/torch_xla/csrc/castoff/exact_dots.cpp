@@ -8,8 +8,10 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add_ops.h>
 
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -150,6 +152,151 @@ class ExactEinsum final : public OverrideKernel {
   }
 };
 
+// ---- convolutions
+
+using Convolution = Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef,
+                           bool, IntArrayRef, int64_t, ScalarType);
+using WeightGradient = Tensor(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, IntArrayRef,
+                              IntArrayRef, bool, int64_t, ScalarType);
+
+// An operator of topic out-dtype-op; nothing where that is switched off.
+template <typename Signature>
+std::optional<c10::TypedOperatorHandle<Signature>> wide_operator(const char* name) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
+  if (!op.has_value()) return std::nullopt;
+  return op->typed<Signature>();
+}
+
+// What a convolution is besides its tensors, from its argument `stride` on.
+struct Geometry {
+  explicit Geometry(const IValue* arguments)
+      : stride(arguments[0].toIntVector()),
+        padding(arguments[1].toIntVector()),
+        dilation(arguments[2].toIntVector()),
+        output_padding(arguments[4].toIntVector()),
+        groups(arguments[5].toInt()),
+        transposed(arguments[3].toBool()) {}
+
+  std::vector<int64_t> stride, padding, dilation, output_padding;
+  int64_t groups;
+  bool transposed;
+};
+
+// Whether they are float32 tensors of the same rank, widened from the same dtype; which one.
+std::optional<ScalarType> narrow_dtype_of_all(std::initializer_list<const Tensor*> tensors) {
+  const Tensor& first = **tensors.begin();
+  const auto dtype = first.scalar_type() == ScalarType::Float ? narrow_dtype(first) : std::nullopt;
+  if (C10_LIKELY(!dtype) || first.dim() < 3) return std::nullopt;
+  for (const Tensor* t : tensors) {
+    if (t->dim() != first.dim() || t->numel() == 0 || narrow_dtype(*t) != dtype) {
+      return std::nullopt;
+    }
+  }
+  return dtype;
+}
+
+// input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+class ExactConvolution final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    constexpr size_t kArguments = 9;
+    const IValue* arguments = stack->data() + stack->size() - kArguments;
+    const Tensor result = convolution(arguments);
+    if (C10_LIKELY(!result.defined())) return call_overridden(op, keys, stack);
+    torch::jit::drop(*stack, kArguments);
+    stack->emplace_back(result);
+  }
+
+ private:
+  static Tensor convolution(const IValue* arguments) {
+    static const auto wide = wide_operator<Convolution>("castoff::convolution");
+    const Tensor &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
+    const auto dtype = wide ? narrow_dtype_of_all({&input, &weight}) : std::nullopt;
+    if (C10_LIKELY(!dtype)) return {};
+    const bool has_bias = arguments[2].isTensor() && arguments[2].toTensor().defined();
+    if (has_bias && (arguments[2].toTensor().scalar_type() != ScalarType::Float ||
+                     lazy_ir::data_of(arguments[2].toTensor()) == nullptr)) {
+      return {};
+    }
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const Tensor a = before_widening(input, *dtype);
+    const Tensor b = a.defined() ? before_widening(weight, *dtype) : Tensor();
+    if (!b.defined()) return {};
+    const Geometry at(arguments + 3);
+    const Tensor result = wide->call(a, b, at.stride, at.padding, at.dilation, at.transposed,
+                                     at.output_padding, at.groups, ScalarType::Float);
+    if (!has_bias) return result;
+    std::vector<int64_t> channels(result.dim(), 1);
+    channels[1] = result.size(1);
+    return result.add(arguments[2].toTensor().view(channels));
+  }
+};
+
+// grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups,
+// output_mask
+class ExactConvolutionBackward final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    constexpr size_t kArguments = 10;
+    const IValue* arguments = stack->data() + stack->size() - kArguments;
+    const auto gradients = backward(arguments);
+    if (C10_LIKELY(gradients.empty())) return call_overridden(op, keys, stack);
+    torch::jit::drop(*stack, kArguments);
+    stack->insert(stack->end(), gradients.begin(), gradients.end());
+  }
+
+ private:
+  static std::vector<Tensor> backward(const IValue* arguments) {
+    static const auto wide = wide_operator<Convolution>("castoff::convolution");
+    static const auto of_weight = wide_operator<WeightGradient>("castoff::convolution_weight_grad");
+    const Tensor &grad = arguments[0].toTensor(), &input = arguments[1].toTensor(),
+                 &weight = arguments[2].toTensor();
+    const auto dtype =
+        wide && of_weight ? narrow_dtype_of_all({&grad, &input, &weight}) : std::nullopt;
+    if (C10_LIKELY(!dtype)) return {};
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const Tensor g = before_widening(grad, *dtype), x = before_widening(input, *dtype),
+                 w = before_widening(weight, *dtype);
+    if (!g.defined() || !x.defined() || !w.defined()) return {};
+    const Geometry at(arguments + 3);
+    const auto mask = arguments[9].toBoolList();
+    std::vector<Tensor> gradients(3);
+    if (mask[0]) gradients[0] = input_gradient(*wide, g, w, at, x.sizes());
+    if (mask[1]) {
+      gradients[1] = of_weight->call(g, x, w.sizes(), at.stride, at.padding, at.dilation,
+                                     at.transposed, at.groups, ScalarType::Float);
+    }
+    if (mask[2]) {
+      std::vector<int64_t> dims(grad.dim() - 1);
+      for (size_t i = 1; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i) + 1;
+      gradients[2] = grad.sum(dims);
+    }
+    return gradients;
+  }
+
+  // The convolution with the weight that goes the other way.
+  static Tensor input_gradient(const c10::TypedOperatorHandle<Convolution>& wide, const Tensor& g,
+                               const Tensor& w, const Geometry& at, IntArrayRef sizes) {
+    std::vector<int64_t> output_padding(sizes.size() - 2, 0);
+    for (size_t i = 0; i < output_padding.size() && !at.transposed; ++i) {
+      const auto dim = static_cast<int64_t>(i) + 2;
+      output_padding[i] = sizes[dim] - ((g.size(dim) - 1) * at.stride[i] - 2 * at.padding[i] +
+                                        at.dilation[i] * (w.size(dim) - 1) + 1);
+    }
+    Tensor result = wide.call(g, w, at.stride, at.padding, at.dilation, !at.transposed,
+                              output_padding, at.groups, ScalarType::Float);
+    // A transposed convolution with an output_padding of its stride, or more, has more windows.
+    for (int64_t dim = 2; dim < result.dim(); ++dim) {
+      if (result.size(dim) > sizes[dim]) result = result.narrow_copy(dim, 0, sizes[dim]);
+    }
+    return result;
+  }
+};
+
 // ---- registration
 
 void install() {
@@ -158,6 +305,9 @@ void install() {
   for (const Product& product : kProducts) {
     override_kernel<ExactProduct>(xla, DispatchKey::XLA, product.name, "", product);
   }
+  override_kernel<ExactConvolution>(xla, DispatchKey::XLA, "aten::convolution_overrideable", "");
+  override_kernel<ExactConvolutionBackward>(xla, DispatchKey::XLA,
+                                            "aten::convolution_backward_overrideable", "");
   torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   override_kernel<ExactEinsum>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
 }
