@@ -1,5 +1,6 @@
 """Operators whose values torch_xla gets wrong, or whose arguments it refuses: patches/torch_xla/values."""
 
+import math
 import os
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -266,6 +267,82 @@ def test_normal_distribution_has_its_lower_tail(dtype):
     found = torch.special.ndtr(x.to(DEVICE)).cpu()
     assert found.dtype == wanted
     torch.testing.assert_close(found, exact.to(wanted), rtol=1e-2 if dtype == bf16 else 3e-5, atol=0)
+
+
+# ---- writes to windows
+
+
+def fill_one(v):
+    v[1, 1] = 9
+
+
+WRITES = {  # windows of x, f32[8, 12], and what is written to them
+    "with gaps": (lambda x: x.unfold(1, 2, 3), lambda v: v.mul_(2)),
+    "side by side": (lambda x: x.unfold(0, 3, 3), lambda v: v.add_(1)),
+    "overlapping": (lambda x: x.unfold(0, 3, 1), lambda v: v.fill_(7)),
+    "one element of several windows": (lambda x: x[0].unfold(0, 3, 1), fill_one),
+    "one window of several": (lambda x: x.unfold(1, 4, 2), lambda v: v[:, 3].zero_()),
+    "of a transposed slice": (lambda x: x.t()[2:].unfold(0, 3, 2)[1:], lambda v: v[..., 0].fill_(5)),
+    "windows of windows": (lambda x: x.unfold(0, 2, 3).unfold(1, 2, 5), lambda v: v.neg_()),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, torch.int64), ids=str)
+@pytest.mark.parametrize(("windows", "write"), WRITES.values(), ids=WRITES.keys())
+def test_what_is_written_to_windows_is_in_the_tensor(windows, write, dtype):
+    """What is between the windows stays; what they share is written, not added up. Read from both."""
+
+    def tensor_and_windows(x):
+        x = x.clone()
+        view = windows(x)
+        write(view)
+        return torch.cat([x.flatten(), view.flatten()])
+
+    x = (data(8, 12) * 9).to(dtype)
+    assert_same([tensor_and_windows], x)
+
+
+@fails_on_stock
+def test_a_write_to_windows_leaves_nan():
+    def written(x):
+        x = x.clone()
+        x.unfold(0, 2, 1)[2].fill_(1)
+        return x
+
+    assert_same([written], torch.full((5,), float("nan")))
+
+
+@fails_on_stock
+def test_gradient_of_a_write_to_windows():
+    def written(x):
+        y = x * 1
+        y.unfold(0, 2, 3).mul_(2)
+        return y
+
+    assert_same([written], data(8), gradients=True)
+
+
+@passes_on_stock
+def test_windows_are_a_view_of_the_tensor():
+    x = torch.arange(6.0).to(DEVICE)
+    view = x.unfold(0, 2, 2)
+    x.add_(1)
+    assert view.cpu().tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (view.shape, view.stride()) == ((3, 2), (2, 1))
+
+
+@fails_on_stock
+@pytest.mark.parametrize(
+    "strided", [((2, 2), (3, 1), 1), ((2, 3), (5, 1), 4), ((3, 1, 1), (2, 1, 4), 0), ((3, 2), (1, 4), 2)], ids=str
+)
+def test_what_is_written_to_elements_apart_is_written_to_them(strided):
+    def written(x):
+        x = x.clone()
+        x.as_strided(*strided).copy_(-torch.arange(1.0, 7.0, device=x.device)[: math.prod(strided[0])].view(strided[0]))
+        return x
+
+    assert_same([written, lambda x: x.as_strided(*strided)], data(3, 4))
 
 
 # ---- interpolation

@@ -38,6 +38,7 @@
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/target.h"
+#include "torch_xla/csrc/castoff/unfolding.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
 // Of topic native-mul, where it is in the build.
@@ -474,24 +475,71 @@ void distances(Call& call) {
   call.proceed();
 }
 
-// self, …, size, stride, storage_offset, from argument `size` on. XLA repeats the last element in
-// the place of what is beyond it, or refuses when the graph runs.
-template <size_t size>
-void as_strided(Call& call) {
-  const Tensor self = call.tensor(0);
-  const auto sizes = call[size].toIntVector(), strides = call[size + 1].toIntVector();
-  const int64_t offset = call[size + 2].isNone() ? 0 : call[size + 2].toInt();
-  int64_t last = offset;
-  bool is_empty = sizes.size() != strides.size();  // which the kernel refuses
-  for (size_t i = 0; i < sizes.size() && !is_empty; ++i) {
-    is_empty = sizes[i] <= 0;
-    last += (sizes[i] - 1) * strides[i];
+// What as_strided asks for: arguments size, stride and storage_offset, from argument `first` on.
+struct Strided {
+  Strided(Call& call, size_t first)
+      : sizes(call[first].toIntVector()),
+        strides(call[first + 1].toIntVector()),
+        offset(call[first + 2].isNone() ? 0 : call[first + 2].toInt()) {
+    is_empty = sizes.size() != strides.size();  // which the kernel refuses
+    for (const int64_t size : sizes) is_empty = is_empty || size <= 0;
   }
-  TORCH_CHECK(is_empty || last < self.numel(), "as_strided: sizes ", at::IntArrayRef(sizes),
-              ", strides ", at::IntArrayRef(strides), " and storage offset ", offset,
-              " need an element ", last, ", out of bounds for a tensor of ", self.numel(),
-              " elements. On XLA the elements of a view are those of the view alone.");
+
+  // XLA repeats the last element in the place of what is beyond it, or refuses when the graph runs.
+  void check_bounds(const Tensor& self) const {
+    int64_t last = offset;
+    for (size_t i = 0; i < sizes.size() && !is_empty; ++i) last += (sizes[i] - 1) * strides[i];
+    TORCH_CHECK(is_empty || last < self.numel(), "as_strided: sizes ", at::IntArrayRef(sizes),
+                ", strides ", at::IntArrayRef(strides), " and storage offset ", offset,
+                " need an element ", last, ", out of bounds for a tensor of ", self.numel(),
+                " elements. On XLA the elements of a view are those of the view alone.");
+  }
+
+  // Whether the elements follow each other: those of a contiguous tensor, its dimensions permuted.
+  bool is_dense() const {
+    std::vector<std::pair<int64_t, int64_t>> dims;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] != 1) dims.emplace_back(strides[i], sizes[i]);
+    }
+    std::sort(dims.begin(), dims.end());
+    int64_t expected = 1;
+    for (const auto& [stride, size] : dims) {
+      if (stride != expected) return false;
+      expected *= size;
+    }
+    return true;
+  }
+
+  // The positions of the elements among those of the tensor, in one dimension.
+  Tensor positions(const at::TensorOptions& options) const {
+    Tensor all = at::full({}, offset, options);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      all = all.unsqueeze(-1).add(at::arange(sizes[i], options).mul(strides[i]));
+    }
+    return all.view({-1});
+  }
+
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+  bool is_empty;
+};
+
+// self, size, stride, storage_offset
+void as_strided(Call& call) {
+  Strided(call, 1).check_bounds(call.tensor(0));
   call.proceed();
+}
+
+// self, src, size, stride, storage_offset: by which a write to as_strided reaches the tensor. Of
+// elements that do not follow each other torch_xla writes some to other places.
+void as_strided_scatter(Call& call) {
+  const Tensor self = call.tensor(0), src = call.tensor(1);
+  const Strided asked(call, 2);
+  asked.check_bounds(self);
+  if (asked.is_empty || asked.is_dense() || src.sizes() != asked.sizes) return call.proceed();
+  const Below below;
+  const Tensor index = asked.positions(self.options().dtype(at::kLong));
+  call.answer(self.view({-1}).scatter(0, index, src.view({-1})).view(self.sizes()));
 }
 
 void of_integers(Call& call) {
@@ -721,8 +769,8 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, masked_scatter, {{"aten::masked_scatter", ""}});
   remedy(xla, distances, {{"aten::_cdist_forward", ""}});
   remedy(xla, of_bools, {{"aten::atan2", ""}});
-  remedy(xla, as_strided<1>, {{"aten::as_strided", ""}, {"aten::as_strided_copy", ""}});
-  remedy(xla, as_strided<2>, {{"aten::as_strided_scatter", ""}});
+  remedy(xla, as_strided, {{"aten::as_strided", ""}, {"aten::as_strided_copy", ""}});
+  remedy(xla, as_strided_scatter, {{"aten::as_strided_scatter", ""}});
   remedy(xla, of_integers,
          {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
@@ -774,6 +822,7 @@ void install() {
   mend_refusals(xla, autograd);
   mend_steps(xla, autograd);
   mend_resampling(xla);
+  mend_unfolding();
 }
 
 }  // namespace

@@ -1,0 +1,142 @@
+// `unfold` of an XLA tensor, as a view that can be written to.
+//
+// Functionalization carries what was written to a view back to its base by an inverse of the view.
+// torch's for unfold is the gradient of unfold, the sum over the windows: elements between windows
+// become 0, and those that several windows share a multiple. Here they are written, not added.
+
+#include "torch_xla/csrc/castoff/unfolding.h"
+
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/transpose_copy.h>
+#include <ATen/ops/unfold_copy_ops.h>
+#include <ATen/ops/where.h>
+
+#include <memory>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/kernels.h"
+
+namespace castoff {
+namespace {
+
+using at::Tensor;
+using at::functionalization::ViewMeta;
+
+struct Windows {
+  int64_t dim, size, step;
+
+  Tensor of(const Tensor& base) const { return at::_ops::unfold_copy::call(base, dim, size, step); }
+
+  // The base with what was written to its windows: `written`, which may have been read before.
+  Tensor put_back(const Tensor& base, const Tensor& written) const {
+    const at::AutoDispatchSkipFunctionalize bare;
+    const at::AutoDispatchBelowADInplaceOrView below;
+    // The windows' dimension goes last: [..., elements], and [..., windows, size] flattened.
+    const Tensor rows = at::transpose_copy(base, dim, -1);
+    std::vector<int64_t> shape = rows.sizes().vec();
+    const int64_t count = written.size(dim);
+    shape.back() = count * size;
+    const Tensor values = at::transpose_copy(written, dim, -2).view(shape);
+    const auto integers = base.options().dtype(at::kLong);
+    const Tensor starts = at::arange(count, integers).mul(step).view({count, 1});
+    const Tensor index = starts.add(at::arange(size, integers)).view({-1}).expand(shape);
+    const Tensor result = step >= size
+                              ? rows.scatter(-1, index, values)
+                              : last_written(rows, values, index, changed(rows, values, shape));
+    return at::transpose_copy(result, dim, -1);
+  }
+
+ private:
+  // Which of the windows' elements are not what they were.
+  Tensor changed(const Tensor& rows, const Tensor& values,
+                 const std::vector<int64_t>& shape) const {
+    const Tensor before = at::_ops::unfold_copy::call(rows, -1, size, step).view(shape);
+    const Tensor differ = values.ne(before);
+    const bool can_be_nan = values.is_floating_point() || values.is_complex();
+    return can_be_nan ? differ.logical_and(values.eq(values).logical_or(before.eq(before)))
+                      : differ;
+  }
+
+  // Of the windows that share an element, the last one that has another value counts.
+  static Tensor last_written(const Tensor& rows, const Tensor& values, const Tensor& index,
+                             const Tensor& is_changed) {
+    const Tensor order = at::arange(index.size(-1), index.options()).expand(index.sizes());
+    const Tensor none = at::full(rows.sizes(), -1, index.options());
+    const Tensor last = none.scatter_reduce(-1, index, at::where(is_changed, order, -1), "amax");
+    return at::where(last.ge(0), values.gather(-1, last.clamp_min(0)), rows);
+  }
+};
+
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
+class UnfoldMeta final : public ViewMeta {
+ public:
+  explicit UnfoldMeta(const Windows& windows)
+      : ViewMeta(/*has_symbolic_inputs=*/false), windows_(windows) {}
+
+  Tensor forward(const Tensor& base) override { return windows_.of(base); }
+  Tensor reverse(const Tensor& base, const Tensor& written) override {
+    return windows_.put_back(base, written);
+  }
+
+ private:
+  const Windows windows_;
+};
+
+std::shared_ptr<ViewMeta> view_of(const Windows& windows) {
+  return std::make_shared<UnfoldMeta>(windows);
+}
+#else
+ViewMeta view_of(const Windows& windows) {
+  return ViewMeta([windows](const Tensor& base, int64_t) { return windows.of(base); },
+                  [windows](const Tensor& base, const Tensor& written, int64_t) {
+                    return windows.put_back(base, written);
+                  },
+                  /*has_symbolic_inputs=*/false);
+}
+#endif
+
+// self, dimension, size, step
+class Unfold final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+    constexpr size_t kArguments = 4;
+    const c10::IValue* arguments = stack->data() + stack->size() - kArguments;
+    const Tensor self = arguments[0].toTensor();
+    if (self.dim() == 0 || !is_wrapped_xla(self)) return call_overridden(op, keys, stack);
+    const Windows windows{at::maybe_wrap_dim(arguments[1].toInt(), self.dim()),
+                          arguments[2].toInt(), arguments[3].toInt()};
+    call_overridden(op, keys, stack);
+    const Tensor stocks = torch::jit::pop(*stack).toTensor();
+    namespace functional = at::functionalization::impl;
+    Tensor view = at::detail::make_tensor<at::FunctionalTensorWrapper>(
+        functional::from_functional_tensor(stocks), functional::unsafeGetFunctionalWrapper(self),
+        view_of(windows));
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(stocks.sym_sizes(), stocks.sym_strides(),
+                                                      stocks.sym_storage_offset());
+    stack->emplace_back(std::move(view));
+  }
+
+ private:
+  // Not one that is traced for torch.compile, or by a transform.
+  static bool is_wrapped_xla(const Tensor& t) {
+    namespace functional = at::functionalization::impl;
+    return t.is_xla() && functional::isFunctionalTensor(t) &&
+           is_bare_xla(functional::from_functional_tensor(t));
+  }
+};
+
+}  // namespace
+
+void mend_unfolding() {
+  torch::Library& functional =
+      library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
+  override_kernel<Unfold>(functional, c10::DispatchKey::Functionalize, "aten::unfold", "");
+}
+
+}  // namespace castoff
