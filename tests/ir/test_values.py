@@ -488,6 +488,28 @@ def test_gradient_of_a_selected_number():
     assert_same([lambda x: x.masked_select(x < INF)], data(), gradients=True)
 
 
+HAVE_NO_KERNEL = {  # and what the message says
+    "chalf": (lambda x: x.chalf(), "aten::chalf: expected complex64"),
+    "complex": (lambda x: torch.complex(x.half(), x.half()), "aten::complex: expected complex64"),
+    "to_sparse": (lambda x: x.to_sparse(), "aten::_to_sparse: expected an operator of dense tensors"),
+    "to_sparse_csr": (lambda x: x.to_sparse_csr(), "aten::_to_sparse_csr: expected an operator of dense tensors"),
+    "embedding": (
+        lambda x: F.embedding(x.new_zeros(2, dtype=torch.long), x.requires_grad_(), sparse=True).sum().backward(),
+        "aten::embedding_sparse_backward: expected an operator of dense tensors",
+    ),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("function", "message"), HAVE_NO_KERNEL.values(), ids=HAVE_NO_KERNEL.keys())
+def test_what_xla_does_not_have_is_refused_at_the_call(function, message):
+    x = data(3, 4).to(DEVICE)
+    pending = x + 1
+    with pytest.raises(NotImplementedError, match=message):
+        function(x)
+    assert torch.equal(pending.cpu(), data(3, 4) + 1)
+
+
 # ---- computed in float32 and rounded once
 
 X = data(32, 64)

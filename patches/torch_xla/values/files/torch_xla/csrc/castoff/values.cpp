@@ -572,6 +572,25 @@ void normal_distribution(Call& call) {
   call.answer(((x * -M_SQRT1_2).erfc() * 0.5).to(dtype));
 }
 
+// ---- what XLA does not have
+
+[[noreturn]] void sparse_tensor(Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op().schema().name(), ": expected an operator of dense tensors, as XLA has no ",
+      "sparse ones. Convert on the CPU, x.cpu().to_sparse(), or ask for a dense gradient.");
+}
+
+[[noreturn]] void half_complex(Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op().schema().name(), ": expected complex64 or complex128, as XLA has no ",
+      "complex numbers of float16. Use x.cfloat(), or torch.complex of float32 tensors.");
+}
+
+void complex_of_parts(Call& call) {
+  if (C10_UNLIKELY(call.tensor(0).scalar_type() == ScalarType::Half)) half_complex(call);
+  call.proceed();
+}
+
 // ---- results of another dtype
 
 // Averages of integers are integers, rounded towards zero.
@@ -773,6 +792,18 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, as_strided_scatter, {{"aten::as_strided_scatter", ""}});
   remedy(xla, of_integers,
          {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
+  remedy(xla, sparse_tensor,
+         {{"aten::_to_sparse", ""},
+          {"aten::_to_sparse", "sparse_dim"},
+          {"aten::_to_sparse_bsc", ""},
+          {"aten::_to_sparse_bsr", ""},
+          {"aten::_to_sparse_csc", ""},
+          {"aten::_to_sparse_csr", ""}});
+  remedy(xla, complex_of_parts, {{"aten::complex", ""}, {"aten::view_as_complex_copy", ""}});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::chalf", "",
+                            Remedy{half_complex});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA,
+                            "aten::embedding_sparse_backward", "", Remedy{sparse_tensor});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
                             Remedy{layer_norm_of_nothing});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::special_ndtr", "",
