@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,8 +133,13 @@ class Tree:
         return tuple(sorted({*self.touched, *self.added, *CLOSURE}))
 
 
-def read_tree(folder: Path, runner: Runner) -> Tree:
+def read_tree(folder: Path, without: Collection[str], runner: Runner) -> Tree:
     """Return the C++ files of a checkout with topics.
+
+    Args:
+        folder: The checkout.
+        without: Files of topics that have no hunks on this pin, where nothing calls them in a build from source.
+        runner: Runs git.
 
     Raises:
         VerifyError: No hunk changes C++.
@@ -142,7 +147,8 @@ def read_tree(folder: Path, runner: Runner) -> Tree:
     repository = Repository(folder, runner)
     base = repository.one("rev-parse", f"{topic_commits(repository)[0].commit}^")
     changes = repository.changes(base, "HEAD")
-    cpp = {status: [c.path for c in changes if c.status == status and c.path.endswith(".cpp")] for status in "AM"}
+    files = {status: [c.path for c in changes if c.status == status and c.path.endswith(".cpp")] for status in "AM"}
+    cpp = {status: [path for path in paths if path not in without] for status, paths in files.items()}
     if not cpp["M"]:
         raise VerifyError(
             "there is nothing to prove",
@@ -326,7 +332,8 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
     folder: Path = (arguments.checkout or work / "torch").absolute()
     if arguments.checkout is None:
         checkout(pin, "torch", topics, folder, context)
-    tree = read_tree(folder, runner)
+    without = {path for topic in topics if topic.hunks(pin.name) is None for path in topic.new_files()}
+    tree = read_tree(folder, without, runner)
     check_listed(tree)
     stock, patched = (environment.absolute() / "bin/python" for environment in (arguments.stock, arguments.patched))
     torch = _torch(stock, runner)
