@@ -345,6 +345,24 @@ def test_what_is_written_to_elements_apart_is_written_to_them(strided):
     assert_same([written, lambda x: x.as_strided(*strided)], data(3, 4))
 
 
+@passes_on_stock
+def test_windows_of_the_parts_of_complex_numbers():
+    x = torch.zeros(8, dtype=torch.complex64).to(DEVICE)
+    torch.view_as_real(x).unfold(0, 2, 3).fill_(3)
+    assert torch.view_as_real(x).cpu()[:, 0].tolist() == [3, 3, 0, 3, 3, 0, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "strided",
+    [
+        pytest.param(((2,), (2,), 1), marks=passes_on_stock, id="apart"),
+        pytest.param(((2,), (1,), 1), marks=fails_on_stock, id="one after the other"),
+    ],
+)
+def test_as_strided_scatter_of_another_dtype(strided):
+    assert_same([lambda x, y: torch.as_strided_scatter(x, y, *strided)], data(4, dtype=bf16), data(2, seed=1))
+
+
 # ---- interpolation
 
 IMAGE = data(2, 3, 5, 7)

@@ -220,17 +220,28 @@ class ExactConvolution final : public OverrideKernel {
                      lazy_ir::data_of(arguments[2].toTensor()) == nullptr)) {
       return {};
     }
+    const Geometry at(arguments + 3);
+    if (at.transposed && is_result_empty(input, weight, at)) return {};
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor a = before_widening(input, *dtype);
     const Tensor b = a.defined() ? before_widening(weight, *dtype) : Tensor();
     if (!b.defined()) return {};
-    const Geometry at(arguments + 3);
     const Tensor result = wide->call(a, b, at.stride, at.padding, at.dilation, at.transposed,
                                      at.output_padding, at.groups, ScalarType::Float);
     if (!has_bias) return result;
     std::vector<int64_t> channels(result.dim(), 1);
     channels[1] = result.size(1);
     return result.add(arguments[2].toTensor().view(channels));
+  }
+
+  // Of a transposed convolution, whose padding may take away all that there is.
+  static bool is_result_empty(const Tensor& input, const Tensor& weight, const Geometry& at) {
+    for (size_t i = 0; i < at.padding.size(); ++i) {
+      const auto dim = static_cast<int64_t>(i) + 2;
+      const int64_t reach = at.dilation[i] * (weight.size(dim) - 1) + at.output_padding[i];
+      if ((input.size(dim) - 1) * at.stride[i] + reach < 2 * at.padding[i]) return true;
+    }
+    return false;
   }
 };
 

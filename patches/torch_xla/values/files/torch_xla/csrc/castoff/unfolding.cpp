@@ -10,11 +10,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/transpose_copy.h>
+#include <ATen/ops/permute_copy.h>
 #include <ATen/ops/unfold_copy_ops.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "torch_xla/csrc/castoff/kernels.h"
@@ -34,39 +36,48 @@ struct Windows {
   Tensor put_back(const Tensor& base, const Tensor& written) const {
     const at::AutoDispatchSkipFunctionalize bare;
     const at::AutoDispatchBelowADInplaceOrView below;
-    // The windows' dimension goes last: [..., elements], and [..., windows, size] flattened.
-    const Tensor rows = at::transpose_copy(base, dim, -1);
-    std::vector<int64_t> shape = rows.sizes().vec();
+    const Tensor values = flattened(written);
     const int64_t count = written.size(dim);
-    shape.back() = count * size;
-    const Tensor values = at::transpose_copy(written, dim, -2).view(shape);
     const auto integers = base.options().dtype(at::kLong);
     const Tensor starts = at::arange(count, integers).mul(step).view({count, 1});
-    const Tensor index = starts.add(at::arange(size, integers)).view({-1}).expand(shape);
-    const Tensor result = step >= size
-                              ? rows.scatter(-1, index, values)
-                              : last_written(rows, values, index, changed(rows, values, shape));
-    return at::transpose_copy(result, dim, -1);
+    const Tensor index = along(starts.add(at::arange(size, integers)), values.sizes());
+    if (step >= size) return base.scatter(dim, index, values);
+    return last_written(base, values, index, differ(values, flattened(of(base))));
   }
 
  private:
-  // Which of the windows' elements are not what they were.
-  Tensor changed(const Tensor& rows, const Tensor& values,
-                 const std::vector<int64_t>& shape) const {
-    const Tensor before = at::_ops::unfold_copy::call(rows, -1, size, step).view(shape);
-    const Tensor differ = values.ne(before);
+  // The elements of all windows in the place of the dimension that was unfolded.
+  Tensor flattened(const Tensor& windows) const {
+    std::vector<int64_t> order(windows.dim()),
+        shape = windows.sizes().slice(0, order.size() - 1).vec();
+    std::iota(order.begin(), order.end(), 0);
+    std::rotate(order.begin() + dim + 1, order.end() - 1, order.end());
+    shape[dim] *= size;
+    return at::permute_copy(windows, order).view(shape);
+  }
+
+  // A number for each element of the windows, for all of a tensor of these sizes.
+  Tensor along(const Tensor& numbers, at::IntArrayRef sizes) const {
+    std::vector<int64_t> shape(sizes.size(), 1);
+    shape[dim] = sizes[dim];
+    return numbers.view(shape).expand(sizes);
+  }
+
+  // Where they are not the same number, or both NaN.
+  static Tensor differ(const Tensor& values, const Tensor& before) {
+    const Tensor unequal = values.ne(before);
     const bool can_be_nan = values.is_floating_point() || values.is_complex();
-    return can_be_nan ? differ.logical_and(values.eq(values).logical_or(before.eq(before)))
-                      : differ;
+    if (!can_be_nan) return unequal;
+    return unequal.logical_and(values.eq(values).logical_or(before.eq(before)));
   }
 
   // Of the windows that share an element, the last one that has another value counts.
-  static Tensor last_written(const Tensor& rows, const Tensor& values, const Tensor& index,
-                             const Tensor& is_changed) {
-    const Tensor order = at::arange(index.size(-1), index.options()).expand(index.sizes());
-    const Tensor none = at::full(rows.sizes(), -1, index.options());
-    const Tensor last = none.scatter_reduce(-1, index, at::where(is_changed, order, -1), "amax");
-    return at::where(last.ge(0), values.gather(-1, last.clamp_min(0)), rows);
+  Tensor last_written(const Tensor& base, const Tensor& values, const Tensor& index,
+                      const Tensor& is_changed) const {
+    const Tensor order = along(at::arange(index.size(dim), index.options()), index.sizes());
+    const Tensor none = at::full(base.sizes(), -1, index.options());
+    const Tensor last = none.scatter_reduce(dim, index, at::where(is_changed, order, -1), "amax");
+    return at::where(last.ge(0), values.gather(dim, last.clamp_min(0)), base);
   }
 };
 

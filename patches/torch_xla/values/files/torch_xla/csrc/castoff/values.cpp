@@ -533,9 +533,13 @@ void as_strided(Call& call) {
 // self, src, size, stride, storage_offset: by which a write to as_strided reaches the tensor. Of
 // elements that do not follow each other torch_xla writes some to other places.
 void as_strided_scatter(Call& call) {
-  const Tensor self = call.tensor(0), src = call.tensor(1);
+  const Tensor self = call.tensor(0);
   const Strided asked(call, 2);
   asked.check_bounds(self);
+  if (call.tensor(1).scalar_type() != self.scalar_type()) {
+    call[1] = cast(call.tensor(1), self.scalar_type());
+  }
+  const Tensor src = call.tensor(1);
   if (asked.is_empty || asked.is_dense() || src.sizes() != asked.sizes) return call.proceed();
   const Below below;
   const Tensor index = asked.positions(self.options().dtype(at::kLong));
