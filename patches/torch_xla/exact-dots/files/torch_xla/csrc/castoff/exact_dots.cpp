@@ -18,6 +18,7 @@
 #include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/exact_casts.h"
 #include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
@@ -167,15 +168,15 @@ std::optional<c10::TypedOperatorHandle<Signature>> wide_operator(const char* nam
   return op->typed<Signature>();
 }
 
-// What a convolution is besides its tensors, from its argument `stride` on.
+// What a convolution is besides its tensors, from argument `first` on, its stride.
 struct Geometry {
-  explicit Geometry(const IValue* arguments)
-      : stride(arguments[0].toIntVector()),
-        padding(arguments[1].toIntVector()),
-        dilation(arguments[2].toIntVector()),
-        output_padding(arguments[4].toIntVector()),
-        groups(arguments[5].toInt()),
-        transposed(arguments[3].toBool()) {}
+  Geometry(Call& call, size_t first)
+      : stride(call[first].toIntVector()),
+        padding(call[first + 1].toIntVector()),
+        dilation(call[first + 2].toIntVector()),
+        output_padding(call[first + 4].toIntVector()),
+        groups(call[first + 5].toInt()),
+        transposed(call[first + 3].toBool()) {}
 
   std::vector<int64_t> stride, padding, dilation, output_padding;
   int64_t groups;
@@ -195,118 +196,87 @@ std::optional<ScalarType> narrow_dtype_of_all(std::initializer_list<const Tensor
   return dtype;
 }
 
+// Of a transposed convolution, whose padding may take away all that there is.
+bool is_result_empty(const Tensor& input, const Tensor& weight, const Geometry& at) {
+  for (size_t i = 0; i < at.padding.size(); ++i) {
+    const auto dim = static_cast<int64_t>(i) + 2;
+    const int64_t reach = at.dilation[i] * (weight.size(dim) - 1) + at.output_padding[i];
+    if ((input.size(dim) - 1) * at.stride[i] + reach < 2 * at.padding[i]) return true;
+  }
+  return false;
+}
+
 // input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-class ExactConvolution final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    constexpr size_t kArguments = 9;
-    const IValue* arguments = stack->data() + stack->size() - kArguments;
-    const Tensor result = convolution(arguments);
-    if (C10_LIKELY(!result.defined())) return call_overridden(op, keys, stack);
-    torch::jit::drop(*stack, kArguments);
-    stack->emplace_back(result);
+void convolution(Call& call) {
+  static const auto wide = wide_operator<Convolution>("castoff::convolution");
+  const Tensor input = call.tensor(0), weight = call.tensor(1);
+  const auto dtype = wide ? narrow_dtype_of_all({&input, &weight}) : std::nullopt;
+  if (C10_LIKELY(!dtype)) return call.proceed();
+  const bool has_bias = is_tensor(call[2]);
+  if (has_bias && (call.tensor(2).scalar_type() != ScalarType::Float ||
+                   lazy_ir::data_of(call.tensor(2)) == nullptr)) {
+    return call.proceed();
   }
+  const Geometry at(call, 3);
+  if (at.transposed && is_result_empty(input, weight, at)) return call.proceed();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Tensor a = before_widening(input, *dtype);
+  const Tensor b = a.defined() ? before_widening(weight, *dtype) : Tensor();
+  if (!b.defined()) return call.proceed();
+  const Tensor result = wide->call(a, b, at.stride, at.padding, at.dilation, at.transposed,
+                                   at.output_padding, at.groups, ScalarType::Float);
+  if (!has_bias) return call.answer(result);
+  std::vector<int64_t> channels(result.dim(), 1);
+  channels[1] = result.size(1);
+  call.answer(result.add(call.tensor(2).view(channels)));
+}
 
- private:
-  static Tensor convolution(const IValue* arguments) {
-    static const auto wide = wide_operator<Convolution>("castoff::convolution");
-    const Tensor &input = arguments[0].toTensor(), &weight = arguments[1].toTensor();
-    const auto dtype = wide ? narrow_dtype_of_all({&input, &weight}) : std::nullopt;
-    if (C10_LIKELY(!dtype)) return {};
-    const bool has_bias = arguments[2].isTensor() && arguments[2].toTensor().defined();
-    if (has_bias && (arguments[2].toTensor().scalar_type() != ScalarType::Float ||
-                     lazy_ir::data_of(arguments[2].toTensor()) == nullptr)) {
-      return {};
-    }
-    const Geometry at(arguments + 3);
-    if (at.transposed && is_result_empty(input, weight, at)) return {};
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Tensor a = before_widening(input, *dtype);
-    const Tensor b = a.defined() ? before_widening(weight, *dtype) : Tensor();
-    if (!b.defined()) return {};
-    const Tensor result = wide->call(a, b, at.stride, at.padding, at.dilation, at.transposed,
-                                     at.output_padding, at.groups, ScalarType::Float);
-    if (!has_bias) return result;
-    std::vector<int64_t> channels(result.dim(), 1);
-    channels[1] = result.size(1);
-    return result.add(arguments[2].toTensor().view(channels));
+// The convolution with the weight that goes the other way.
+Tensor input_gradient(const c10::TypedOperatorHandle<Convolution>& wide, const Tensor& g,
+                      const Tensor& w, const Geometry& at, IntArrayRef sizes) {
+  std::vector<int64_t> output_padding(sizes.size() - 2, 0);
+  for (size_t i = 0; i < output_padding.size() && !at.transposed; ++i) {
+    const auto dim = static_cast<int64_t>(i) + 2;
+    output_padding[i] = sizes[dim] - ((g.size(dim) - 1) * at.stride[i] - 2 * at.padding[i] +
+                                      at.dilation[i] * (w.size(dim) - 1) + 1);
   }
-
-  // Of a transposed convolution, whose padding may take away all that there is.
-  static bool is_result_empty(const Tensor& input, const Tensor& weight, const Geometry& at) {
-    for (size_t i = 0; i < at.padding.size(); ++i) {
-      const auto dim = static_cast<int64_t>(i) + 2;
-      const int64_t reach = at.dilation[i] * (weight.size(dim) - 1) + at.output_padding[i];
-      if ((input.size(dim) - 1) * at.stride[i] + reach < 2 * at.padding[i]) return true;
-    }
-    return false;
+  Tensor result = wide.call(g, w, at.stride, at.padding, at.dilation, !at.transposed,
+                            output_padding, at.groups, ScalarType::Float);
+  // A transposed convolution with an output_padding of its stride, or more, has more windows.
+  for (int64_t dim = 2; dim < result.dim(); ++dim) {
+    if (result.size(dim) > sizes[dim]) result = result.narrow_copy(dim, 0, sizes[dim]);
   }
-};
+  return result;
+}
 
 // grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups,
 // output_mask
-class ExactConvolutionBackward final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    constexpr size_t kArguments = 10;
-    const IValue* arguments = stack->data() + stack->size() - kArguments;
-    const auto gradients = backward(arguments);
-    if (C10_LIKELY(gradients.empty())) return call_overridden(op, keys, stack);
-    torch::jit::drop(*stack, kArguments);
-    stack->insert(stack->end(), gradients.begin(), gradients.end());
+void convolution_backward(Call& call) {
+  static const auto wide = wide_operator<Convolution>("castoff::convolution");
+  static const auto of_weight = wide_operator<WeightGradient>("castoff::convolution_weight_grad");
+  const Tensor grad = call.tensor(0), input = call.tensor(1), weight = call.tensor(2);
+  const auto dtype =
+      wide && of_weight ? narrow_dtype_of_all({&grad, &input, &weight}) : std::nullopt;
+  if (C10_LIKELY(!dtype)) return call.proceed();
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const Tensor g = before_widening(grad, *dtype), x = before_widening(input, *dtype),
+               w = before_widening(weight, *dtype);
+  if (!g.defined() || !x.defined() || !w.defined()) return call.proceed();
+  const Geometry at(call, 3);
+  const auto mask = call[9].toBoolList();
+  Tensor of_input, of_its_weight, of_bias;
+  if (mask[0]) of_input = input_gradient(*wide, g, w, at, x.sizes());
+  if (mask[1]) {
+    of_its_weight = of_weight->call(g, x, w.sizes(), at.stride, at.padding, at.dilation,
+                                    at.transposed, at.groups, ScalarType::Float);
   }
-
- private:
-  static std::vector<Tensor> backward(const IValue* arguments) {
-    static const auto wide = wide_operator<Convolution>("castoff::convolution");
-    static const auto of_weight = wide_operator<WeightGradient>("castoff::convolution_weight_grad");
-    const Tensor &grad = arguments[0].toTensor(), &input = arguments[1].toTensor(),
-                 &weight = arguments[2].toTensor();
-    const auto dtype =
-        wide && of_weight ? narrow_dtype_of_all({&grad, &input, &weight}) : std::nullopt;
-    if (C10_LIKELY(!dtype)) return {};
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const Tensor g = before_widening(grad, *dtype), x = before_widening(input, *dtype),
-                 w = before_widening(weight, *dtype);
-    if (!g.defined() || !x.defined() || !w.defined()) return {};
-    const Geometry at(arguments + 3);
-    const auto mask = arguments[9].toBoolList();
-    std::vector<Tensor> gradients(3);
-    if (mask[0]) gradients[0] = input_gradient(*wide, g, w, at, x.sizes());
-    if (mask[1]) {
-      gradients[1] = of_weight->call(g, x, w.sizes(), at.stride, at.padding, at.dilation,
-                                     at.transposed, at.groups, ScalarType::Float);
-    }
-    if (mask[2]) {
-      std::vector<int64_t> dims(grad.dim() - 1);
-      for (size_t i = 1; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i) + 1;
-      gradients[2] = grad.sum(dims);
-    }
-    return gradients;
+  if (mask[2]) {
+    std::vector<int64_t> dims(grad.dim() - 1);
+    for (size_t i = 1; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i) + 1;
+    of_bias = grad.sum(dims);
   }
-
-  // The convolution with the weight that goes the other way.
-  static Tensor input_gradient(const c10::TypedOperatorHandle<Convolution>& wide, const Tensor& g,
-                               const Tensor& w, const Geometry& at, IntArrayRef sizes) {
-    std::vector<int64_t> output_padding(sizes.size() - 2, 0);
-    for (size_t i = 0; i < output_padding.size() && !at.transposed; ++i) {
-      const auto dim = static_cast<int64_t>(i) + 2;
-      output_padding[i] = sizes[dim] - ((g.size(dim) - 1) * at.stride[i] - 2 * at.padding[i] +
-                                        at.dilation[i] * (w.size(dim) - 1) + 1);
-    }
-    Tensor result = wide.call(g, w, at.stride, at.padding, at.dilation, !at.transposed,
-                              output_padding, at.groups, ScalarType::Float);
-    // A transposed convolution with an output_padding of its stride, or more, has more windows.
-    for (int64_t dim = 2; dim < result.dim(); ++dim) {
-      if (result.size(dim) > sizes[dim]) result = result.narrow_copy(dim, 0, sizes[dim]);
-    }
-    return result;
-  }
-};
+  call.answer(of_input, of_its_weight, of_bias);
+}
 
 // ---- registration
 
@@ -316,9 +286,8 @@ void install() {
   for (const Product& product : kProducts) {
     override_kernel<ExactProduct>(xla, DispatchKey::XLA, product.name, "", product);
   }
-  override_kernel<ExactConvolution>(xla, DispatchKey::XLA, "aten::convolution_overrideable", "");
-  override_kernel<ExactConvolutionBackward>(xla, DispatchKey::XLA,
-                                            "aten::convolution_backward_overrideable", "");
+  remedy(xla, convolution, {{"aten::convolution_overrideable", ""}});
+  remedy(xla, convolution_backward, {{"aten::convolution_backward_overrideable", ""}});
   torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   override_kernel<ExactEinsum>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
 }
