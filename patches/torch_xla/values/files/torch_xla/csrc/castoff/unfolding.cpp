@@ -19,13 +19,14 @@
 #include <numeric>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
 
 using at::Tensor;
 using at::functionalization::ViewMeta;
+namespace functional = at::functionalization::impl;
 
 struct Windows {
   int64_t dim, size, step;
@@ -109,45 +110,34 @@ ViewMeta view_of(const Windows& windows) {
 }
 #endif
 
+// Not one that is traced for torch.compile, or by a transform.
+bool is_wrapped_xla(const Tensor& t) {
+  return t.is_xla() && functional::isFunctionalTensor(t) &&
+         is_bare_xla(functional::from_functional_tensor(t));
+}
+
 // self, dimension, size, step
-class Unfold final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack) {
-    constexpr size_t kArguments = 4;
-    const c10::IValue* arguments = stack->data() + stack->size() - kArguments;
-    const Tensor self = arguments[0].toTensor();
-    if (self.dim() == 0 || !is_wrapped_xla(self)) return call_overridden(op, keys, stack);
-    const Windows windows{at::maybe_wrap_dim(arguments[1].toInt(), self.dim()),
-                          arguments[2].toInt(), arguments[3].toInt()};
-    call_overridden(op, keys, stack);
-    const Tensor stocks = torch::jit::pop(*stack).toTensor();
-    namespace functional = at::functionalization::impl;
-    Tensor view = at::detail::make_tensor<at::FunctionalTensorWrapper>(
-        functional::from_functional_tensor(stocks), functional::unsafeGetFunctionalWrapper(self),
-        view_of(windows));
-    view.unsafeGetTensorImpl()->set_sizes_and_strides(stocks.sym_sizes(), stocks.sym_strides(),
-                                                      stocks.sym_storage_offset());
-    stack->emplace_back(std::move(view));
-  }
-
- private:
-  // Not one that is traced for torch.compile, or by a transform.
-  static bool is_wrapped_xla(const Tensor& t) {
-    namespace functional = at::functionalization::impl;
-    return t.is_xla() && functional::isFunctionalTensor(t) &&
-           is_bare_xla(functional::from_functional_tensor(t));
-  }
-};
+void unfold(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (self.dim() == 0 || !is_wrapped_xla(self)) return call.proceed();
+  const Windows windows{at::maybe_wrap_dim(call[1].toInt(), self.dim()), call[2].toInt(),
+                        call[3].toInt()};
+  call.proceed();
+  const Tensor stocks = call.result().toTensor();
+  const Tensor view = at::detail::make_tensor<at::FunctionalTensorWrapper>(
+      functional::from_functional_tensor(stocks), functional::unsafeGetFunctionalWrapper(self),
+      view_of(windows));
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(stocks.sym_sizes(), stocks.sym_strides(),
+                                                    stocks.sym_storage_offset());
+  call.result() = view;
+}
 
 }  // namespace
 
 void mend_unfolding() {
-  torch::Library& functional =
-      library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
-  override_kernel<Unfold>(functional, c10::DispatchKey::Functionalize, "aten::unfold", "");
+  constexpr c10::DispatchKey kKey = c10::DispatchKey::Functionalize;
+  override_kernel<Remedied>(library(torch::Library::IMPL, "aten", kKey), kKey, "aten::unfold", "",
+                            Remedy{unfold});
 }
 
 }  // namespace castoff
