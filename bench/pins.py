@@ -3,7 +3,7 @@
 For each pin that has wide-weight-grad, from its wheels in dist/: the relative error of a weight's gradient after 64
 micro-batches, stock and castoff, and four training steps of a small bfloat16 Llama with wide gradients and the
 transformers of that pin's time. --write puts the result into bench/measured/pins.json, whose errors are in the
-README's table of pins.
+table of pins in docs/pins.md.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ def lint_topics(root: Path) -> list[Finding]:
     """Return the problems of the topics of a tree, topic by topic.
 
     Args:
-        root: The tree, with ``patches``, ``pins``, ``tests``, ``README.md`` and ``CHANGELOG.md``.
+        root: The tree, with ``patches``, ``pins``, ``tests``, ``docs/topics.md`` and ``CHANGELOG.md``.
 
     Raises:
         TopicError: A topic.toml is malformed.
     """
     pins = pin_names(root / "pins")
-    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _readme, _installed)
+    checks = (_reasons, _pins, _hunks, _tests, _example, _changelog, _table, _installed)
     return [
         Finding(topic.key, *finding)
         for topic in load_topics(root / "patches")
@@ -186,10 +186,10 @@ def _changelog(topic: Topic, root: Path, _pins: list[str]) -> Findings:
         yield f"`{topic.name}` in CHANGELOG.md", "no line about it", "State under [Unreleased] what users get."
 
 
-def _readme(topic: Topic, root: Path, _pins: list[str]) -> Findings:
-    link = f"](patches/{topic.key})"
-    if link not in (root / "README.md").read_text(encoding="utf-8"):
-        yield f"a row with [`{topic.name}`{link} in the README's table of topics", "no such link", "Add the row."
+def _table(topic: Topic, root: Path, _pins: list[str]) -> Findings:
+    link = f"](../patches/{topic.key})"
+    if link not in (root / "docs" / "topics.md").read_text(encoding="utf-8"):
+        yield f"a row with [`{topic.name}`{link} in docs/topics.md", "no such link", "Add the row."
 
 
 def _installed(topic: Topic, _root: Path, _pins: list[str]) -> Findings:

@@ -103,7 +103,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
         if topic.key in found.states:
             written += write_topic(topic, pin.name, found, root)
     hand += found.hand
-    hand.append("README.md: the table of pins, and the column or row of the pin in other tables")
+    hand.append("docs/pins.md: the table of pins, and the column or row of the pin in other tables")
     hand.append(f"the tests: ./build.sh --target cpu --pin {name}, then ci/test.sh with its wheels")
     _report(pin, topics, found, hand, written=written, console=console)
 

@@ -29,7 +29,8 @@ def sound(tree: Tree) -> Path:
     (tree.root / "tests" / "test_sound.py").write_text("@pytest.mark.fails_on_stock\ndef test_it():\n    ir(1)\n")
     with (tree.root / "CHANGELOG.md").open("a") as file:
         file.write("\n- `sound`: a thing.\n")
-    (tree.root / "README.md").write_text("| [`sound`](patches/torch/sound) | a thing |\n")
+    (tree.root / "docs").mkdir()
+    (tree.root / "docs" / "topics.md").write_text("| [`sound`](../patches/torch/sound) | a thing |\n")
     return folder
 
 
@@ -178,9 +179,9 @@ def test_what_users_see_of_it(sound: Path) -> None:
 
 
 def test_a_row_of_the_readme_is_missing(sound: Path) -> None:
-    (sound.parents[2] / "README.md").write_text("| [`sound`](patches/torch/other) | a thing |\n")
+    (sound.parents[2] / "docs" / "topics.md").write_text("| [`sound`](../patches/torch/other) | a thing |\n")
     (owed,) = _owed(sound)
-    assert owed == "a row with [`sound`](patches/torch/sound) in the README's table of topics: no such link"
+    assert owed == "a row with [`sound`](../patches/torch/sound) in docs/topics.md: no such link"
 
 
 @pytest.mark.parametrize(
@@ -195,6 +196,6 @@ def test_a_topic_that_nothing_installs(sound: Path, module: str, owed: list[str]
     (folder / "files/torch_xla/_sound.py").touch()
     text = (folder / "topic.toml").read_text().replace('"torch"', '"torch_xla"')
     (folder / "topic.toml").write_text((f'module = "{module}"\n' if module else "") + text)
-    (patches.parent / "README.md").write_text("| [`sound`](patches/torch_xla/sound) | a thing |\n")
+    (patches.parent / "docs" / "topics.md").write_text("| [`sound`](../patches/torch_xla/sound) | a thing |\n")
     found = [f"{finding.expected}: {finding.found}" for finding in lint_topics(patches.parent)]
     assert found == owed

@@ -66,7 +66,7 @@ def test_a_pin_is_filled_in_and_builds(newer: Tree, console: Console) -> None:
     assert result["topics"] == {"torch/answer": "applies", "torch_xla/xla": "applies"}
     assert "patches/torch/answer/hunks/2.10.patch" in result["written"]
     assert any(row.startswith("the tests") for row in result["hand"])
-    assert any(row.startswith("README.md") for row in result["hand"])
+    assert any(row.startswith("docs/pins.md") for row in result["hand"])
     build(Request("cpu", "2.10", None, (), newer.root / "dist", verify_install=False, root=newer.root), console)
 
 
