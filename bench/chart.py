@@ -2,12 +2,12 @@
 
     python bench/chart.py --write|--check
 
-Draws docs/images/gains-light.svg and gains-dark.svg: the error of a weight's gradient (measured by
+Draws docs/images/gains.svg: the error of a weight's gradient (measured by
 bench/wide_weight_grad.py), and the casts of a training step of five models and the bytes that they move (by
 bench/audit_models.py), with stock wheels, castoff's, and castoff's with what one opts into. Draws
-docs/images/layers-light.svg and layers-dark.svg: the estimated cycles of layers on TPUs, of stock's, and JAX's beside
-them (by bench/tpu_models.py). Draws training-losses and training-errors: see training_chart.py. --check exits
-with 1 if the files are others. Runs where bench/chart.lock is installed.
+docs/images/layers.svg: the estimated cycles of layers on TPUs, of stock's, and JAX's beside them (by
+bench/tpu_models.py). Draws training-losses and training-errors: see training_chart.py. Each file is light, and dark
+where its reader prefers that. --check exits with 1 if the files are others. Runs where bench/chart.lock is installed.
 """
 
 from __future__ import annotations
@@ -46,10 +46,18 @@ class Theme:
     lines: dict[str, str]  # of the kinds of training
 
 
-THEMES = {
-    "light": Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00"), "#009e73", training_chart.COLORS["light"]),
-    "dark": Theme("#e6edf3", "#3d444d", ("#848d97", "#56b4e9", "#e69f00"), "#2bbf94", training_chart.COLORS["dark"]),
+LIGHT = Theme("#1f2328", "#d1d9e0", ("#8c959f", "#0072b2", "#d55e00"), "#009e73", training_chart.COLORS)
+DARK = {
+    "#1f2328": "#e6edf3",
+    "#d1d9e0": "#3d444d",
+    "#8c959f": "#848d97",
+    "#0072b2": "#56b4e9",
+    "#d55e00": "#e69f00",
+    "#009e73": "#2bbf94",
+    "#6e7781": "#b1bac4",
+    "#cc79a7": "#e6a3cb",
 }
+"""For each colour of LIGHT the one on a dark page."""
 
 
 def casts(key: str) -> dict[str, list[float]]:
@@ -162,7 +170,17 @@ def legend(figure: Any, colors: tuple[str, ...], names: list[str]) -> None:
     figure.legend(bars, names, loc="outside lower center", ncols=len(names), frameon=False)
 
 
-def draw(chart: Callable[[Theme], Any], theme: Theme) -> str:
+def dark_style() -> str:
+    """The rules that turn a light chart into a dark one."""
+    rules = [
+        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for what in ("fill", "stroke")
+    ]
+    return f"<style>@media (prefers-color-scheme: dark) {{{''.join(rules)}}}</style>"
+
+
+def draw(chart: Callable[[Theme], Any], theme: Theme = LIGHT) -> str:
     """A chart as SVG, the same bytes each time."""
     settings = {
         "svg.fonttype": "none",  # text stays text: readable by programs, and by our test
@@ -185,23 +203,23 @@ def draw(chart: Callable[[Theme], Any], theme: Theme) -> str:
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": "bench/chart.py"})
         plt.close(figure)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
+    text = file.getvalue().replace(" <defs>", f" {dark_style()}\n <defs>", 1)
+    return "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
 def main() -> None:
-    """Draw each chart in each theme, and write or compare."""
+    """Draw each chart, and write or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--write", action="store_true")
     action.add_argument("--check", action="store_true")
     options = parser.parse_args()
     for chart, function in CHARTS.items():
-        for name, theme in THEMES.items():
-            path, text = IMAGES / f"{chart}-{name}.svg", draw(function, theme)
-            if options.write:
-                path.write_text(text)
-            elif path.read_text() != text:
-                sys.exit(f"{path.name} does not show bench/measured/: run bench/chart.py --write")
+        path, text = IMAGES / f"{chart}.svg", draw(function)
+        if options.write:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"{path.name} does not show bench/measured/: run bench/chart.py --write")
 
 
 if __name__ == "__main__":

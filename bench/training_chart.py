@@ -13,14 +13,11 @@ import training_record
 from matplotlib import pyplot as plt
 
 COLORS = {
-    "light": {
-        "float32": "#6e7781",
-        "bfloat16": "#d55e00",
-        "masters": "#009e73",
-        "buffer": "#cc79a7",
-        "wide": "#0072b2",
-    },
-    "dark": {"float32": "#b1bac4", "bfloat16": "#e69f00", "masters": "#2fc89b", "buffer": "#e6a3cb", "wide": "#56b4e9"},
+    "float32": "#6e7781",
+    "bfloat16": "#d55e00",
+    "masters": "#009e73",
+    "buffer": "#cc79a7",
+    "wide": "#0072b2",
 }
 LINES = {"float32": ":", "bfloat16": "-", "masters": (0, (6, 2)), "buffer": (0, (3, 1, 1, 1)), "wide": "-"}
 """How each kind's line is dashed: lines lie on each other where nothing is gained."""
