@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
+import compact_json
 import typer
 from before_after import replaced
 
@@ -84,7 +85,7 @@ def measured(stock: Found, patched: Found, topics: Found) -> str:
         name: {column: {key: found[name][key] for key in ("casts", "bytes")} for column, found in columns.items()}
         for name in stock
     }
-    return json.dumps(rows, indent=1) + "\n"
+    return compact_json.dumps(rows, depth=1)
 
 
 def cell(counts: list[int]) -> str:

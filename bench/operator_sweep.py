@@ -20,6 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import compact_json
 import typer
 from before_after import replaced
 from operator_reasons import REASONS, reason_of
@@ -158,7 +159,7 @@ def mended(record: Record) -> dict[Key, str]:
 def text_of(record: Record) -> str:
     """The record as JSON with a line for each difference."""
     lists = ("differs", "differs on stock")
-    text = json.dumps({key: value for key, value in record.items() if key not in lists}, indent=1)[:-2]
+    text = compact_json.dumps({key: value for key, value in record.items() if key not in lists}, depth=1)[:-3]
     for key in lists:
         lines = ",\n".join(" " + json.dumps(line) for line in record[key])
         text += f',\n "{key}": [\n{lines}\n ]'

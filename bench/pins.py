@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
+import compact_json
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -86,7 +87,7 @@ def main(
         raise SystemExit("\n".join(wrong))
     if write:
         known = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-        MEASURED.write_text(json.dumps(known | found, indent=1) + "\n")
+        MEASURED.write_text(compact_json.dumps(known | found, depth=1))
 
 
 if __name__ == "__main__":

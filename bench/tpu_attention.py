@@ -8,7 +8,6 @@ What takes more than stock is named at the end; exit status 1 if that is so with
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
+import compact_json
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,7 +128,7 @@ def main(
             f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
         ) from error
     if write:
-        MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        MEASURED.write_text(compact_json.dumps(found, depth=3), encoding="utf-8")
     worse = {
         (topology, name, column, unit): f"{figures[unit]:,}, stock {row['stock'][unit]:,}"
         for topology, rows in found.items()

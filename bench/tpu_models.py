@@ -34,7 +34,8 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from before_after import replaced  # noqa: E402 - found by the line above
+import compact_json  # noqa: E402 - found by the line above
+from before_after import replaced  # noqa: E402
 
 from castoff.core.errors import CastoffError  # noqa: E402
 from castoff.formats.xla_text import parse_hlo  # noqa: E402
@@ -356,7 +357,7 @@ def main(
         return
     if write:
         record = merged(record, recorded)
-        MEASURED.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        MEASURED.write_text(compact_json.dumps(record, depth=3), encoding="utf-8")
         for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
             text = path.read_text(encoding="utf-8")
             path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import compact_json
+
 MEASURED = Path(__file__).resolve().parent / "measured" / "training.json"
 
 SEEDS = range(8)
@@ -45,7 +47,7 @@ def read(path: Path = MEASURED) -> Record:
 def write(record: Record, path: Path = MEASURED) -> None:
     """Replaces the file at once, so that a run that is stopped leaves a whole one."""
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    new.write_text(compact_json.dumps(record, depth=4, sort_keys=True), encoding="utf-8")
     new.replace(path)
 
 
