@@ -128,7 +128,7 @@ def load_recipe(topic: Topic) -> Recipe:
             f"topic {topic.key} has no recipe for upstream",
             expected=f"stage.toml, message.md and measured.md in patches/{topic.key}/upstream",
             found=f"no {', no '.join(missing)}",
-            next_step="Write them; CONTRIBUTING.md describes them, patches/torch/grad-dtype has an example.",
+            next_step="Write them; docs/upstreaming.md describes them, patches/torch/grad-dtype has an example.",
         )
     path = folder / "stage.toml"
     read = read_toml(path, RecipeFile, TopicError)

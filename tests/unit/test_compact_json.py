@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-import compact_json  # noqa: E402 - found by the line above
+import compact_json
 
 RECORD = {"b": {"x": [1, 2], "y": {"z": None}}, "a": {}}
 
