@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ./build.sh built into fresh environments and tests it.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--all] [--keep DIR] [--pins LIST [--only]]
+#   ./build.sh --target cpu && ./ci/test.sh [--all [--everything]] [--keep DIR] [--pins LIST [--only]]
 #
 # Without --all: the default pin. The linters, the unit tests, the tests of every topic on CPU-XLA and on the TPU
 # compiler, and on stock wheels those that must fail there; without tests that are marked slow.
@@ -9,6 +9,8 @@
 #   --all        also everything else that CI proves: slow tests, such as those of each topic's switch in a process of
 #                its own; other pins, upstream's own tests, the C++ hunks, audits of models, benchmarks, types,
 #                companions, releases, the programs in README and docs
+#   --everything with --all: of what runs in parts, those of one day (tests/slices.py), all parts; a workflow does that
+#                each week
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test; "" for none. Unless said
 #                otherwise "2.8 2.7 2.6 2.1", without the tests of what is the same on every pin, with half of a test's
@@ -41,6 +43,7 @@ only=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=yes ;;
+    --everything) export CASTOFF_DAY=all ;;
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --pins) pins=${2?--pins wants a list} && whole=(--whole) && shift ;;
     --only) only=yes ;;
@@ -51,6 +54,10 @@ while [[ $# -gt 0 ]]; do
 done
 
 [[ -x .venv/bin/castoff ]] || ./build.sh --help >/dev/null
+# One day for all that runs here: midnight may come meanwhile, and environments need no git.
+CASTOFF_DAY=${CASTOFF_DAY:-$(.venv/bin/python tests/slices.py)}
+export CASTOFF_DAY
+echo "== the parts of $CASTOFF_DAY (CASTOFF_DAY=$CASTOFF_DAY runs the same; with --everything: all)"
 for package in valgrind chromium; do
   if ! command -v "$package" >/dev/null; then
     [[ $EUID == 0 ]] || { echo "expected $package, found none; install it: apt-get install $package" >&2 && exit 19; }
@@ -182,7 +189,7 @@ rest_of_2.9() {
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
-  CASTOFF_RANDOM_GRAPHS=10000 section 'ten thousand random programs, with every cache on' \
+  CASTOFF_RANDOM_GRAPHS=10000 section 'ten thousand random programs, those of the day, with every cache on' \
     unoptimized in_environment patched tests/ir/test_random_graphs.py
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
@@ -198,7 +205,7 @@ rest_of_2.9() {
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-  section "torch's samples of every operator: what differs is what is recorded" \
+  section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
   section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.15
   section 'wide weight gradients on the TPU compiler' \

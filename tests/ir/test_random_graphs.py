@@ -1,6 +1,6 @@
 """Random programs in one process, with every cache on: each gives what it gives on the CPU.
 
-CASTOFF_RANDOM_GRAPHS says how many (1,000 if it is not set).
+CASTOFF_RANDOM_GRAPHS says how many (1,000 if it is not set). Of more than 2,000 a run has a part, others each day.
 """
 
 import os
@@ -8,14 +8,16 @@ import os
 import pytest
 import torch_xla
 from random_graphs import Program
+from slices import slice_of_day
 
 CHUNK = 500
 COUNT = int(os.environ.get("CASTOFF_RANDOM_GRAPHS", "1000"))
+CHUNKS = slice_of_day(range(0, COUNT, CHUNK), parts=max(1, COUNT // 2000))
 DEVICE = torch_xla.device()
 
 
 @pytest.mark.fails_on_stock
-@pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_random_programs(first):
     seeds = range(first, min(first + CHUNK, COUNT))
     print(f"seeds {seeds.start} to {seeds.stop - 1}")

@@ -18,6 +18,8 @@ PHASES = ("forward", "gradient", "alias")
 
 QUICK, ALL = 2, 6
 """Samples of each operator and dtype: in CI, and in the whole sweep."""
+PARTS = 4
+"""CI runs one operator in so many, others each day."""
 ALWAYS = ("f32", "bf16", "i64")
 """CI runs each operator with these dtypes and with one of its others, which depends on the operator's name."""
 

@@ -24,6 +24,9 @@ from typing import Any
 import plan
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+import slices  # noqa: E402
+
 PROCESSOR_SECONDS, SECONDS = 120.0, 1800.0
 """For the samples of one operator and dtype, which take less than one second, or for one of them by itself. A machine
 that is busy with something else gives no processor time, and what waits for itself takes none."""
@@ -192,6 +195,7 @@ def all_pairs() -> list[plan.Pair]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the dtypes and samples that CI runs")
+    parser.add_argument("--of-the-day", action="store_true", help=f"one operator in {plan.PARTS}, others each day")
     parser.add_argument("--samples", type=int, help=f"of each operator and dtype, at most {plan.ALL}")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--op", action="append", help="only these operators, by their full names")
@@ -202,6 +206,9 @@ def main() -> None:
     pairs = all_pairs()
     if options.quick:
         pairs = plan.quick(pairs)
+    if options.of_the_day:
+        today = set(slices.slice_of_day(dict.fromkeys(op for op, _ in pairs), plan.PARTS))
+        pairs = [(op, dtype) for op, dtype in pairs if op in today]
     pairs = [
         (op, dtype)
         for op, dtype in pairs
