@@ -2,7 +2,8 @@
 
 ``--stock`` turns the proof around. In an environment with stock wheels a test marked
 ``fails_on_stock`` must fail, because one that passes there proves nothing about the patched wheels;
-of the others those run that are marked ``passes_on_stock``.
+of the others those run that are marked ``passes_on_stock``. ``--unrecorded`` leaves out those that stock wheels have
+been seen to fail, or to pass, as they are now (stock_record.py); ``--record`` writes what it sees.
 
 ``fails_on_stock("2.1")`` is for what only that pin's stock wheels do not do: on the others it is ``passes_on_stock``.
 ``fails_on_stock(until="2.10")`` is for what upstream does itself from that release on: there it is ``passes_on_stock``.
@@ -15,20 +16,16 @@ release on, where upstream's own does otherwise. A test marked
 too, but takes the other tests with it.
 
 A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
-pins it runs with ``--whole`` alone. Of a test's many cases an earlier pin has half, each pin another half, and on stock
-wheels one; with ``--whole`` all. ``--stating-ir`` runs only the tests that state an IR or an HLO, and of their many
-cases one.
+pins it runs with ``--whole`` alone. Of the other tests each case runs on one earlier pin (earlier_pins.py).
 
 ``--marks-of 2.9`` judges these marks as on that pin: to hold a newer release against what is known of that one.
 
 ``--device tpu`` runs the same tests on a TPU. Where none is there they are skipped, with the reason.
 """
 
-import collections
 import contextlib
 import functools
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -36,7 +33,9 @@ import re
 import sys
 from pathlib import Path
 
+import earlier_pins
 import pytest
+from stock_record import StockRecord
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,7 +52,8 @@ GOOGLE = "0x1ae0"
 def pytest_addoption(parser):
     parser.addoption("--stock", action="store_true", help="the wheels are stock: tests marked fails_on_stock must fail")
     parser.addoption("--whole", action="store_true", help="also the tests that other pins leave to the default one")
-    parser.addoption("--stating-ir", action="store_true", help="only tests that state an IR or an HLO")
+    parser.addoption("--unrecorded", action="store_true", help="with --stock: without what tests/stock.json knows")
+    parser.addoption("--record", action="store_true", help="with --stock: write what is seen into tests/stock.json")
     parser.addoption("--marks-of", metavar="PIN", help="judge what tests are marked with as on this pin")
     parser.addoption(
         "--device", choices=["cpu", "tpu"], default="cpu", help="where the tests run: CPU-XLA (the default) or a TPU"
@@ -72,8 +72,13 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "ends_the_process_on_stock(*pins): not run on stock wheels of these pins")
     config.release = config.getoption("--marks-of") or torch_release()
     config.default_pin = default_pin  # not read where it is not asked for
+    config.stock_record = None
     if config.getoption("--stock"):
         do_not_shrink()
+        leaves_out, writes = config.getoption("--unrecorded"), config.getoption("--record")
+        if leaves_out or writes:
+            config.stock_record = StockRecord(config.release, leaves_out=leaves_out, writes=writes)
+            config.pluginmanager.register(config.stock_record)
     config.no_device = why_no_tpu() if config.getoption("--device") == "tpu" else None
     if config.no_device is None:
         start_device(config.getoption("--device"))
@@ -225,27 +230,18 @@ def ends_the_process_on_stock(item, release):
     return marker is not None and release in marker.args
 
 
-def left_to_other_pins(items, release, *, one_case):
-    """Return the tests that an earlier pin leaves to others: what is the same on all, and most of many cases."""
-    left = [item for item in items if item.get_closest_marker("default_pin") or item.get_closest_marker("slow")]
-    cases = collections.defaultdict(list)
-    for item in items:
-        if item not in set(left):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for own in cases.values():
-        if len(own) > MANY_CASES:
-            number_of = {item: hashlib.sha256(item.nodeid.encode()).digest()[0] for item in own}
-            half = [item for item in own if number_of[item] % 2 == number(release)[1] // 2 % 2] or own[:1]
-            left += [item for item in own if item not in set(half[:1] if one_case else half)]
-    return left
+def runs_on(item, pin):
+    """Whether a test can run on a pin."""
+    return why_not_in_this_pin(item.path.stem, pin) is None and why_not_on_release(item, pin) is None
 
 
-MANY_CASES = 4
-
-
-def states_ir(item):
-    """Whether a test reads the IR or the HLO of tensors by itself, with the functions of ir_text.py."""
-    return not {"ir", "hlo"}.isdisjoint(item.function.__code__.co_names)
+def every_case_of(pin):
+    """Which modules of tests run every case on an earlier pin, as its own files or the topic's for it have changed."""
+    files = earlier_pins.changed_lately()
+    if earlier_pins.is_of_pin(pin, files):
+        return lambda module: True
+    topics = earlier_pins.topics_of_pin(pin, files)
+    return lambda module: not topics.isdisjoint(name for name, _ in topics_of_modules().get(module, ()))
 
 
 def deselect(config, items, left_out):
@@ -257,11 +253,10 @@ def deselect(config, items, left_out):
 def pytest_collection_modifyitems(config, items):
     release = config.release
     whole = config.getoption("--whole") or config.getoption("--marks-of")
-    stock, stating_ir = config.getoption("--stock"), config.getoption("--stating-ir")
+    stock = config.getoption("--stock")
     if release is not None and not whole and number(release) < number(default_pin()):
-        deselect(config, items, left_to_other_pins(items, release, one_case=stock or stating_ir))
-    if stating_ir:
-        deselect(config, items, [item for item in items if not states_ir(item)])
+        every_case = every_case_of(release)
+        deselect(config, items, earlier_pins.left_to_other_pins(items, release, runs_on, every_case))
     for item in items:
         reason = why_not_on_release(item, config.release)
         if reason is not None:
@@ -282,6 +277,8 @@ def pytest_collection_modifyitems(config, items):
         elif differs_from_stock(item, config.release):
             item.add_marker(must_fail)
     deselect(config, items, set(items) - set(kept))
+    if config.stock_record is not None:
+        deselect(config, items, config.stock_record.choose(items, lambda item: differs_from_stock(item, release)))
 
 
 def pytest_collection_finish():

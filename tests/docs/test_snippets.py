@@ -18,7 +18,7 @@ PROGRAM = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 def programs():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        # These quote the topics' example.py, which bench/before_after.py runs.
+        # These quote the topics' examples, which bench/ runs.
         if path.name == "before-after.md":
             continue
         text = path.read_text(encoding="utf-8")

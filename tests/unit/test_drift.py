@@ -150,7 +150,8 @@ def test_what_is_upstream_is_found_by_behaviour(full_tree: Tree, newer: Path) ->
     toml.write_text(f'tests = ["tests/test_answer.py", "tests/test_broken.py"]\n{text}')
     tests = full_tree.root / "tests"
     tests.mkdir()
-    shutil.copy(ROOT / "tests" / "conftest.py", tests)
+    for name in ("conftest.py", "earlier_pins.py", "slices.py", "stock_record.py"):
+        shutil.copy(ROOT / "tests" / name, tests)
     (tests / "test_answer.py").write_text(TESTS)
     (tests / "test_broken.py").write_text("import nothing_of_that_name\n")
     site = newer / "site"  # so that torch is there, as in an environment

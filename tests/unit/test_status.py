@@ -78,7 +78,8 @@ def test_every_module_of_tests_is_named_by_a_topic() -> None:
     assert modules <= named
 
 
-def test_tests_are_skipped_where_their_topics_cannot_be() -> None:
+def test_tests_are_skipped_where_their_topics_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
     why = runpy.run_path(str(ROOT / "tests" / "conftest.py"))["why_not_in_this_pin"]
     assert why("test_matmul_out_dtype", "2.9") is None
     assert why("test_matmul_out_dtype", "2.1").startswith("matmul-out-dtype on torch 2.1: cannot: ")

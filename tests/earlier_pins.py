@@ -1,0 +1,74 @@
+"""Which tests a run leaves to other pins: each case is run on the default pin, and on one of the earlier ones.
+
+Which one depends on the case and on the day (tests/slices.py), so that a few days cover all of them; with
+CASTOFF_DAY=all, and with ``--whole``, each runs on all. A pin whose own files have changed lately (pins/<pin>*) runs
+every case; after a change of a topic's own part for a pin (hunks/<pin>.patch; \\*_versions.h is a part for each) that
+pin runs every case of the topic's tests.
+"""
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+from slices import number_of, rotation
+
+ROOT = Path(__file__).resolve().parent.parent
+
+EARLIER = ("2.8", "2.7", "2.6", "2.1")
+COMMITS = 30
+"""So many last commits are lately."""
+
+
+def states_ir(item):
+    """Whether a test reads the IR or the HLO of tensors by itself, with the functions of ir_text.py."""
+    return not {"ir", "hlo"}.isdisjoint(item.function.__code__.co_names)
+
+
+def pin_of_day(name, pins):
+    """The one of these pins that has the turn for a case; None if all of them have."""
+    today = rotation()
+    return None if today is None else pins[(number_of(name) + today) % len(pins)]
+
+
+def pins_of(item, runs_on):
+    """The earlier pins on which a test can run. 2.7 is between two pins that run more: tests that state an IR."""
+    return [pin for pin in EARLIER if (pin != "2.7" or states_ir(item)) and runs_on(item, pin)]
+
+
+def has_turn(item, pin, runs_on):
+    """Whether this pin is the one that runs a case today."""
+    pins = pins_of(item, runs_on)
+    return not pins or pin_of_day(item.nodeid, pins) in (None, pin)
+
+
+def left_to_other_pins(items, pin, runs_on, every_case):
+    """The tests that this earlier pin leaves to others: what is the same on all, and what has its turn elsewhere."""
+    return [
+        item
+        for item in items
+        if item.get_closest_marker("default_pin")
+        or item.get_closest_marker("slow")
+        or not (every_case(item.path.stem) or has_turn(item, pin, runs_on))
+    ]
+
+
+@functools.cache
+def changed_lately():
+    """The files that the last commits, and what is not committed yet, have changed; none without so many commits."""
+    try:
+        command = ["git", "diff", "--name-only", f"HEAD~{COMMITS}"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+
+
+def is_of_pin(pin, files):
+    """Whether one of the changed files is a pin's own."""
+    return any(re.fullmatch(rf"pins/{re.escape(pin)}[.-].*", file) for file in files)
+
+
+def topics_of_pin(pin, files):
+    """The topics whose part for a pin is among the changed files."""
+    parts = re.compile(rf"patches/[^/]+/([^/]+)/(?:hunks/{re.escape(pin)}\.patch|.*_versions\.h)")
+    return {match[1] for file in files if (match := parts.fullmatch(file))}

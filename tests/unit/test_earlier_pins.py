@@ -1,0 +1,94 @@
+"""Which cases run on which earlier pin."""
+
+import datetime as dt
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def pins(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    monkeypatch.setenv("CASTOFF_DAY", "2026-11-24")
+    import earlier_pins
+
+    return earlier_pins
+
+
+def stating_ir():
+    return ir  # noqa: F821
+
+
+def case(number, *, marks=(), function=stating_ir):
+    path = Path("tests/ir/test_values.py")
+    return SimpleNamespace(
+        nodeid=f"{path}::test_a[{number}]",
+        path=path,
+        function=function,
+        get_closest_marker=lambda name: name if name in marks else None,
+    )
+
+
+CASES = [case(number) for number in range(200)]
+
+
+def kept(pins, pin, cases, runs_on=lambda item, pin: True, every_case=lambda module: False):
+    left = pins.left_to_other_pins(cases, pin, runs_on, every_case)
+    return [item for item in cases if item not in left]
+
+
+def test_each_case_runs_on_one_pin(pins):
+    ran = [kept(pins, pin, CASES) for pin in pins.EARLIER]
+    assert sorted(item.nodeid for own in ran for item in own) == sorted(item.nodeid for item in CASES)
+    assert all(30 <= len(own) <= 70 for own in ran)
+
+
+def test_four_days_run_every_case_on_every_pin(pins, monkeypatch):
+    ran = {pin: set() for pin in pins.EARLIER}
+    for n in range(len(pins.EARLIER)):
+        monkeypatch.setenv("CASTOFF_DAY", str(dt.date(2026, 11, 24) + dt.timedelta(n)))
+        for pin, own in ran.items():
+            own |= {item.nodeid for item in kept(pins, pin, CASES)}
+    assert all(len(own) == len(CASES) for own in ran.values())
+
+
+def test_all_runs_every_case_on_every_pin(pins, monkeypatch):
+    monkeypatch.setenv("CASTOFF_DAY", "all")
+    assert all(kept(pins, pin, CASES) == CASES for pin in pins.EARLIER)
+
+
+def test_a_case_has_its_turn_on_pins_where_it_can_run(pins):
+    only = {pin: kept(pins, pin, CASES, lambda item, pin: pin in ("2.8", "2.6")) for pin in ("2.8", "2.6")}
+    assert len(only["2.8"]) + len(only["2.6"]) == len(CASES)
+    assert kept(pins, "2.6", CASES, lambda item, pin: pin == "2.6") == CASES
+
+
+def test_on_2_7_tests_state_an_ir(pins):
+    others = [case(number, function=lambda: None) for number in range(50)]
+    assert kept(pins, "2.7", others) == []
+    assert sum(len(kept(pins, pin, others)) for pin in pins.EARLIER) == len(others)
+
+
+def test_what_is_the_same_on_every_pin_is_the_default_one_s(pins):
+    same = [case(1, marks=("slow",)), case(2, marks=("default_pin",))]
+    assert kept(pins, "2.8", same, every_case=lambda module: True) == []
+
+
+def test_every_case_of_what_has_changed(pins):
+    assert kept(pins, "2.8", CASES, every_case=lambda module: module == "test_values") == CASES
+
+
+def test_what_has_changed(pins):
+    files = [
+        "pins/2.8-tpu.lock",
+        "patches/torch/grad-dtype/hunks/2.6.patch",
+        "patches/torch_xla/wide-weight-grad/files/torch_xla/csrc/castoff/wide_weight_grad_versions.h",
+        "patches/torch_xla/values/files/torch_xla/csrc/castoff/values.cpp",
+    ]
+    assert [pin for pin in pins.EARLIER if pins.is_of_pin(pin, files)] == ["2.8"]
+    assert pins.topics_of_pin("2.6", files) == {"grad-dtype", "wide-weight-grad"}
+    assert pins.topics_of_pin("2.1", files) == {"wide-weight-grad"}
+    assert not pins.is_of_pin("2.1", ["pins/2.15.toml"])
