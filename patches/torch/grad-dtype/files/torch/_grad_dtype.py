@@ -158,6 +158,12 @@ def reset(tensor: torch.Tensor) -> None:
         _set(tensor._cdata, _OF_TENSOR)
 
 
+def carry(source: torch.Tensor, leaf: torch.Tensor) -> None:
+    """``leaf``, which ``source`` is about to become, takes over its grad_dtype."""
+    if in_use() and is_set(source):
+        _set(leaf._cdata, _get(source._cdata))
+
+
 def testing_overrides() -> dict[Any, Callable[..., Any]]:
     """What torch.overrides.get_testing_overrides has of grad_dtype."""
     return {torch.Tensor.grad_dtype.__get__: lambda self: -1} if _ENABLED else {}
