@@ -3,29 +3,35 @@
 
 started_lanes=()
 
-lanes() { # functions: runs them at once, the name before each line; the first that fails stops the others
-  local lane pid status=0
+lanes() { # number, functions: runs so many at once, the name before each line; the first that fails stops the others
+  local free=$1 lane pid status=0
   local -A names=()
+  shift
   set -m # a process group for each, for stop_lanes
-  for lane in "$@"; do
+  for lane in "$@" ''; do
+    # A lane for the next one, or, at the end, all of them.
+    while [[ $free == 0 || (-z $lane && ${#names[@]} != 0) ]]; do
+      wait -n -p pid || status=$?
+      if [[ $status != 0 ]]; then
+        stop_lanes
+        echo "FAILED: ${names[$pid]}, as it says above" >&2
+        return "$status"
+      fi
+      unset "names[$pid]"
+      started_lanes=("${!names[@]}")
+      free=$((free + 1))
+    done
+    [[ -n $lane ]] || break
     # No `||` here: it would switch `set -e` off in the function.
     (
       set -o pipefail
       "$lane" 2>&1 | sed -u "s/^/$lane | /"
     ) &
     names[$!]=$lane
-    started_lanes+=("$!")
+    started_lanes=("${!names[@]}")
+    free=$((free - 1))
   done
   set +m
-  for lane in "$@"; do
-    wait -n -p pid || status=$?
-    if [[ $status != 0 ]]; then
-      stop_lanes
-      echo "FAILED: ${names[$pid]}, as it says above" >&2
-      return "$status"
-    fi
-  done
-  started_lanes=()
 }
 
 stop_lanes() { # for a trap: when it returns they have ended

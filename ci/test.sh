@@ -58,6 +58,7 @@ done
 # One day for all that runs here: midnight may come meanwhile, and environments need no git.
 CASTOFF_DAY=${CASTOFF_DAY:-$(.venv/bin/python tests/slices.py)}
 export CASTOFF_DAY
+llama_pins=$(.venv/bin/python tests/slices.py 2.8 2.7 2.6)
 echo "== the parts of $CASTOFF_DAY (CASTOFF_DAY=$CASTOFF_DAY runs the same; with --everything: all)"
 for package in valgrind chromium; do
   if ! command -v "$package" >/dev/null; then
@@ -174,7 +175,8 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   # What fails on stock 2.9 fails on stock releases before it, with --pins as seen.
   [[ $pin == 2.[678] && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
     unoptimized in_environment "stock-$pin" "${whole[@]}" --stock "${known[@]}" --tb=native "${tests[@]}"
-  [[ $pin == 2.1 || -z $with_xla ]] ||
+  # Of the three pins with a Llama it is trained on one, another one each day.
+  [[ $pin == 2.1 || -z $with_xla || (${#whole[@]} == 0 && " $llama_pins " != *" $pin "*) ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
   [[ ! -f pins/$pin-tpu.lock || ${#whole[@]} == 0 ]] || on_tpu_compiler_of "$pin"
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
@@ -182,30 +184,58 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
 }
 
-rest_of_2.9() {
+# ---- the rest of the default pin, for --all: functions that share nothing
+
+slow_tests() {
   on_both_wheels slow
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
   CASTOFF_RANDOM_GRAPHS=10000 section 'ten thousand random programs, those of the day, with every cache on' \
     unoptimized in_environment patched tests/ir/test_random_graphs.py
-  section 'environment: oracle' environment oracle
-  section 'torch with its own grad_dtype: the same conformance tests' \
-    in_environment oracle tests/torch/test_grad_dtype_conformance.py
+}
+
+docs() {
+  local part=(--of-the-day)
+  [[ $CASTOFF_DAY != all ]] || part=()
+  section 'the programs and commands in README and docs, those of the day and new ones' \
+    in_environment patched tests/docs "${part[@]}"
+  section "stock wheels: the programs of docs/why.md must fail" \
+    in_environment stock --stock "${known[@]}" tests/docs
+  section "the charts of README and docs" chart
+  section 'the site' ci/site.sh "$work/site"
+}
+
+wheels() {
   section 'the wheels: types, companions, a second build, a release' \
     .venv/bin/python -m pytest -q -n 2 -m slow tests/wheels
+}
+
+audits() {
   section 'castoff audit: patched wheels' unoptimized in_environment patched tests/audit
   section 'castoff audit: stock wheels, what proves a difference must fail' \
     unoptimized in_environment stock --stock "${known[@]}" tests/audit
-  section "torch_xla's recipes for upstream: their tests" env PJRT_DEVICE=CPU "$work/patched/bin/python" \
-    -m pytest -q -p no:cacheprovider patches/torch_xla/*/upstream/tree/test
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+}
+
+operators() {
   section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
+}
+
+upstream() {
+  section 'environment: oracle' environment oracle
+  section 'torch with its own grad_dtype: the same conformance tests' \
+    in_environment oracle tests/torch/test_grad_dtype_conformance.py
   section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.15
+  section "torch_xla's recipes for upstream: their tests" env PJRT_DEVICE=CPU "$work/patched/bin/python" \
+    -m pytest -q -p no:cacheprovider patches/torch_xla/*/upstream/tree/test
+}
+
+tpus() {
   section 'wide weight gradients on the TPU compiler' \
     .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'layers of two models for TPUs: the programs are the recorded ones' .venv/bin/python bench/tpu_models.py \
@@ -216,13 +246,15 @@ rest_of_2.9() {
     bench/tpu_step.py:step --python "$work/patched/bin/python" --stock-python "$work/stock/bin/python" --tpu v5e:2x2 \
     --max-casts 0
   section 'without a TPU, tests for one are skipped and say why' tests_for_a_tpu
+}
+
+trainings() {
   section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
-  section 'the programs and commands in README and docs' in_environment patched tests/docs
-  section "stock wheels: the programs of docs/why.md must fail" in_environment stock --stock "${known[@]}" tests/docs
   section 'what float32 gradients gain: the order of the errors' .venv/bin/python bench/training.py --check \
     --patched "$work/patched/bin/python"
-  section "the charts of README and docs" chart
-  section 'the site' ci/site.sh "$work/site"
+}
+
+costs() {
   local name
   for name in unused_topics graph_identity exact_casts wide_weight_grad; do
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
@@ -231,6 +263,8 @@ rest_of_2.9() {
   section 'what it costs: bench/audit_speed.py' .venv/bin/python bench/audit_speed.py \
     --patched "$work/patched/bin/python"
 }
+
+# ---- the other pins
 
 other_pins() {
   for pin in $pins; do test_pin "$pin"; done
@@ -264,8 +298,8 @@ section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/py
 section 'the TPU compiler: environment' make_compiler 2.9
 on_both_wheels 'not slow'
 if [[ -n $all ]]; then
-  # Much of it takes one core, and the lanes share nothing.
-  lanes rest_of_2.9 other_pins
+  # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
+  lanes 2 other_pins slow_tests docs audits wheels costs tpus operators trainings upstream
 fi
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"

@@ -1,7 +1,8 @@
 """Which part of a large set of checks a run covers: one part each day, all of them in as many days as there are parts.
 
 The day is that of the commit under test, so that a run can be repeated. The variable CASTOFF_DAY sets it: a day such as
-2026-11-24, or "all", with which every part is run, as a workflow does each week. As a program it prints the day.
+2026-11-24, or "all", with which every part is run, as a workflow does each week. As a program it prints the day, or
+that one of its arguments whose turn it is.
 
     for model in slice_of_day(MODELS, parts=4): ...
 """
@@ -11,6 +12,7 @@ import functools
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 ALL = "all"
@@ -53,4 +55,4 @@ def slice_of_day(names, parts):
 
 
 if __name__ == "__main__":
-    print(day())
+    print(*slice_of_day(sys.argv[1:], parts=len(sys.argv) - 1) or [day()])

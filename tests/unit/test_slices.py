@@ -51,3 +51,14 @@ def test_the_day_is_that_of_the_commit(monkeypatch):
         ["git", "log", "-1", "--format=%cs"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
     assert slices.day() == done.stdout.strip()
+
+
+def test_as_a_program(monkeypatch):
+    program = [sys.executable, slices.__file__]
+    monkeypatch.setenv("CASTOFF_DAY", "2026-11-24")
+    printed = [
+        subprocess.run([*program, *names], capture_output=True, text=True, check=True).stdout.split()
+        for names in ((), ("2.8", "2.7", "2.6"))
+    ]
+    assert printed[0] == ["2026-11-24"]
+    assert printed[1] in (["2.8"], ["2.7"], ["2.6"])
