@@ -41,6 +41,8 @@ whole=()
 only=
 # Stock wheels do not change: a test that was seen to fail there as it is now is not run there again.
 known=(--unrecorded)
+# What takes long runs in parts, others each day, and whole where something has changed.
+of_the_day=(-p tests.of_the_day --of-the-day)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=yes ;;
@@ -130,12 +132,12 @@ on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
 )
 
 on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
-  local how=()
-  [[ $1 != slow ]] || how=(unoptimized)
-  section "$1: patched wheels" "${how[@]}" in_environment patched -m "$1" tests/torch tests/ir
+  local how=() part=()
+  [[ $1 != slow ]] || { how=(unoptimized) && part=("${of_the_day[@]}"); }
+  section "$1: patched wheels" "${how[@]}" in_environment patched "${part[@]}" -m "$1" tests/torch tests/ir
   section "$1: stock wheels, what proves a difference must fail" \
     unoptimized in_environment stock -m "$1" --stock "${known[@]}" --tb=native tests/ir tests/torch
-  section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched -m "$1"
+  section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched "${part[@]}" -m "$1"
   [[ $1 == slow ]] || section "$1: TPU HLO on v5e, v5p and v6e, stock wheels, what proves a difference must fail" \
     on_tpu_compiler stock -m "$1" --stock "${known[@]}"
 }
@@ -196,10 +198,8 @@ slow_tests() {
 }
 
 docs() {
-  local part=(--of-the-day)
-  [[ $CASTOFF_DAY != all ]] || part=()
   section 'the programs and commands in README and docs, those of the day and new ones' \
-    in_environment patched tests/docs "${part[@]}"
+    in_environment patched "${of_the_day[@]}" tests/docs
   section "stock wheels: the programs of docs/why.md must fail" \
     in_environment stock --stock "${known[@]}" tests/docs
   section "the charts of README and docs" chart
@@ -208,11 +208,11 @@ docs() {
 
 wheels() {
   section 'the wheels: types, companions, a second build, a release' \
-    .venv/bin/python -m pytest -q -n 2 -m slow tests/wheels
+    .venv/bin/python -m pytest -q -n 2 "${of_the_day[@]}" -m slow tests/wheels
 }
 
 audits() {
-  section 'castoff audit: patched wheels' unoptimized in_environment patched tests/audit
+  section 'castoff audit: patched wheels' unoptimized in_environment patched "${of_the_day[@]}" tests/audit
   section 'castoff audit: stock wheels, what proves a difference must fail' \
     unoptimized in_environment stock --stock "${known[@]}" tests/audit
   section 'the casts of five models' .venv/bin/python bench/audit_models.py --check \
@@ -249,7 +249,7 @@ tpus() {
 }
 
 trainings() {
-  section 'the examples for clusters: killed, and started again' in_environment patched tests/cluster
+  section 'the examples for clusters: killed, and started again' in_environment patched "${of_the_day[@]}" tests/cluster
   section 'what float32 gradients gain: the order of the errors' .venv/bin/python bench/training.py --check \
     --patched "$work/patched/bin/python"
 }
