@@ -3,9 +3,10 @@
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
 wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
 topic, what is gone and what came, between the two marks in README.md. --check compares both with what
-is there and exits with 1 if they differ. --only runs the program of one topic, and takes what the document has of
-the others. README.md also shows two topics whole, one of them at its top. Where
-environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as well, at the document's end.
+is there and exits with 1 if they differ; on stock wheels it runs the programs that on_stock.py does not
+know. --only runs the program of one topic, and takes what the document has of the others. README.md also
+shows two topics whole, one of them at its top. Where environments of pin 2.1 are given, the program of
+pytorch/xla#3718 is made anew as well, at the document's end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import on_stock
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,12 +150,19 @@ def present_examples() -> list[Example]:
     return [Example.of_section(section) for section in sections if section.startswith("## [`")]
 
 
-def run_all(paths: list[Path], stock: Path, patched: Path) -> list[Example]:
-    """Run each program under both wheels."""
-    jobs = [(python, path) for path in paths for python in (stock, patched)]
+def run_all(paths: list[Path], stock: Path, patched: Path, known: dict[Path, str]) -> list[Example]:
+    """Run each program under both wheels; under stock ones unless it is known what it prints there."""
+    jobs = [(patched, path) for path in paths] + [(stock, path) for path in paths if path not in known]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        texts = list(pool.map(lambda job: run(*job), jobs))
-    return [Example.of(path, *texts[2 * i : 2 * i + 2]) for i, path in enumerate(paths)]
+        texts = dict(zip(jobs, pool.map(lambda job: run(*job), jobs), strict=True))
+    before = known | {path: text for (python, path), text in texts.items() if python == stock}
+    return [Example.of(path, before[path], texts[patched, path]) for path in paths]
+
+
+def known_on_stock() -> dict[Path, str]:
+    """What the document says that programs print on stock wheels, where it is known to be true."""
+    said = {ROOT / example.topic / "example.py": example.stock for example in present_examples()}
+    return {path: text for path, text in said.items() if path.exists() and on_stock.is_known(path, text)}
 
 
 def replaced(text: str, begin: str, end: str, new: str) -> str:
@@ -179,12 +188,15 @@ def main(
     paths = sorted(ROOT.glob("patches/*/*/example.py"), key=lambda path: (path.parent.name, path))
     if only and not any(path.parent.name == only for path in paths):
         raise SystemExit(f"expected a topic with an example.py, found {only!r}")
-    examples = run_all([path for path in paths if only in (None, path.parent.name)], stock, patched)
+    known = known_on_stock() if check else {}
+    examples = run_all([path for path in paths if only in (None, path.parent.name)], stock, patched, known)
+    if write:
+        on_stock.remember({ROOT / example.topic / "example.py": example.stock for example in examples})
     if only:
         examples += [example for example in present_examples() if example.topic.name != only]
         examples.sort(key=lambda example: (example.topic.name, example.topic / "example.py"))
     if stock_2_1 and patched_2_1:
-        [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1)
+        [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1, {})
         on_2_1 = f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}"
     else:
         present = DOCUMENT.read_text()

@@ -186,6 +186,19 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
 }
 
+# ---- the default pin
+
+house() {
+  section 'lint' ci/lint.sh
+  section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
+  section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
+  section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
+}
+
+topics() {
+  on_both_wheels 'not slow'
+}
+
 # ---- the rest of the default pin, for --all: functions that share nothing
 
 slow_tests() {
@@ -288,15 +301,12 @@ if [[ -n $only ]]; then
   echo "no problems found on pin $pins, in $SECONDS s"
   exit
 fi
-section 'lint' ci/lint.sh
-section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
 for kind in patched stock; do
   section "environment: $kind" environment "$kind"
 done
-section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
-section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 section 'the TPU compiler: environment' make_compiler 2.9
-on_both_wheels 'not slow'
+# Some of it takes one core.
+lanes 2 topics house
 if [[ -n $all ]]; then
   # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
   lanes 2 other_pins slow_tests docs audits wheels costs tpus operators trainings upstream

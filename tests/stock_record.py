@@ -64,11 +64,15 @@ def of_castoff(names):
 
 @functools.cache
 def files_of(module):
-    """The module of tests, and all that it uses, by way of others, too."""
+    """The module of tests, and all that it uses."""
     folder = module.parent
     data = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    todo = [module, folder / "conftest.py", ROOT / "tests" / "conftest.py"]
-    found = set(data)
+    return frozenset(data) | closure([module, folder / "conftest.py", ROOT / "tests" / "conftest.py"])
+
+
+def closure(paths):
+    """These files and all that they use, by way of others, too."""
+    todo, found = list(paths), set()
     while todo:
         path = todo.pop()
         if path in found or path.name in CHOOSE or not path.is_file():
