@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -56,20 +57,21 @@ inline int category(at::ScalarType dtype) {
   return dtype == at::ScalarType::Bool ? 0 : 1;
 }
 
-inline void refuse_result(at::ScalarType result, at::ScalarType destination) {
-  TORCH_CHECK(category(result) <= category(destination), "result type ", result,
-              " can't be cast to the desired output type ", destination);
-}
-
-inline void refuse_cast(Kind kind, const at::Tensor& self, const at::Tensor& other) {
+inline void refuse_result(Kind kind, const at::Tensor& self, const at::Tensor& other) {
   if (!other.defined() || kind == Kind::kOther) return;
-  const at::ScalarType result = at::_ops::result_type_Tensor::call(self, other);
-  const bool to_float = kind == Kind::kDivision && category(result) < 2;
-  refuse_result(to_float ? c10::get_default_dtype_as_scalartype() : result, self.scalar_type());
+  const auto sizes = at::infer_size_dimvector(self.sizes(), other.sizes());
+  TORCH_CHECK(self.sizes() == c10::IntArrayRef(sizes), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
+  at::ScalarType result = at::_ops::result_type_Tensor::call(self, other);
+  if (kind == Kind::kDivision && category(result) < 2) {
+    result = c10::get_default_dtype_as_scalartype();
+  }
+  TORCH_CHECK(category(result) <= category(self.scalar_type()), "result type ", result,
+              " can't be cast to the desired output type ", self.scalar_type());
 }
 
 template <class Other>
-void refuse_cast(Kind, const at::Tensor&, const Other&) {}
+void refuse_result(Kind, const at::Tensor&, const Other&) {}
 
 // ---- whether the result of an operator of `self` and this argument has self's shape and dtype
 
@@ -133,7 +135,7 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
     if (wrapper == nullptr) return stock(keys, self, arguments...);
     refuse_overlap(*wrapper);
     if (!keeps_dtype(kind, self.scalar_type()) || !(fits(self, arguments) && ...)) {
-      (refuse_cast(kind, self, arguments), ...);
+      (refuse_result(kind, self, arguments), ...);
       return stock(keys, self, arguments...);
     }
     const at::Tensor before = unwrapped(self);
