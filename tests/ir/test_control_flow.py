@@ -1,0 +1,161 @@
+"""while_loop, fori_loop and scan of XLA tensors: patches/torch_xla/control-flow.
+
+Tests marked ``fails_on_stock`` state what the topic is for, those marked ``passes_on_stock`` what it leaves alone.
+"""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.experimental.fori_loop as loops
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch._higher_order_ops.while_loop import while_loop
+from torch_xla.experimental.scan import scan
+from torch_xla.experimental.scan_layers import scan_layers
+
+DEVICE = torch_xla.device()
+dropout = torch.nn.functional.dropout
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def data(value):
+    return torch.tensor(value).to(DEVICE)
+
+
+def downwards(i, *_):
+    return i > 0
+
+
+# ---- while_loop
+
+
+@fails_on_stock
+def test_a_loop_runs_as_often_as_its_condition_says():
+    """On stock the carried number is taken for its first value in each iteration."""
+    i, x = while_loop(downwards, lambda i, x: (i - 1, x * 2 + 1), (data(3), data([0.0, 1.0])))
+    assert (i.item(), x.tolist()) == (0, [7.0, 15.0])
+
+
+@fails_on_stock
+def test_a_carried_tensor_that_the_body_does_not_read():
+    carried = (data(3), data([0.0]), data([4.0]))
+    _, x, u = while_loop(downwards, lambda i, x, u: (i - 1, torch.zeros_like(x) + i, u.clone()), carried)
+    assert (x.tolist(), u.tolist()) == ([1.0], [4.0])
+
+
+@fails_on_stock
+def test_captured_tensors():
+    limit, c = data(4), data([5.0, 6.0])
+    i, x = while_loop(lambda i, x: i < limit, lambda i, x: (i + 2, x + c * i), (data(0), data([0.0, 0.0])))
+    assert (i.item(), x.tolist()) == (4, [10.0, 12.0])
+
+
+@fails_on_stock
+def test_the_counter_in_the_last_place():
+    x, i = while_loop(lambda x, i: i > 0, lambda x, i: (x + 1, i - 1), (data([0.0]), data(3)))
+    assert (x.tolist(), i.item()) == ([3.0], 0)
+
+
+@passes_on_stock
+def test_a_layer_in_the_body():
+    layer = torch.nn.Linear(2, 2)
+    expected = torch.ones(2)
+    with torch.no_grad():
+        for _ in range(2):
+            expected = layer(expected)
+        layer.to(DEVICE)
+        _, x = while_loop(downwards, lambda i, x: (i - 1, layer(x)), (data(2), torch.ones(2).to(DEVICE)))
+    torch.testing.assert_close(x.cpu(), expected)
+
+
+@fails_on_stock
+def test_random_numbers_of_a_body_differ_from_iteration_to_iteration():
+    """So they do in a second loop of the same step."""
+
+    def shift(i, x):
+        return i - 1, torch.cat([x[1:], torch.rand(1, device=DEVICE)])
+
+    found = [while_loop(downwards, shift, (data(3), data([0.0] * 3)))[1] for _ in range(2)]
+    assert len(set(torch.cat(found).tolist())) == 6
+
+
+@fails_on_stock
+def test_ir_of_a_loop():
+    c = data(5.0)
+    _, x = while_loop(downwards, lambda i, x: (i - 1, x + c), (data(3), data(0.0)))
+    assert_expected_inline(
+        ir(x),
+        """\
+%0 = f32[] xla::device_data()
+%1 = f32[] prim::Constant()
+%2 = s64[] xla::device_data()
+%3 = (s64[], f32[], f32[]) xla::while_loop(%2, %1, %0)
+return %3
+""",
+    )
+
+
+@passes_on_stock
+def test_another_shape_is_refused():
+    with pytest.raises(Exception, match="metadata|shape"):
+        while_loop(downwards, lambda i, x: (i - 1, x.sum()), (data(3), data([0.0, 1.0])))
+
+
+@fails_on_stock
+def test_fori_loop_of_a_captured_tensor():
+    c = data([7.0])
+    _, x = loops.fori_loop(data(0), data(3), lambda x: x + c, data([1.0]))
+    assert x.tolist() == [22.0]
+    with pytest.raises(RuntimeError, match=r"expected body_fn to return .*float32\[1\].*found .*float64"):
+        loops.fori_loop(data(0), data(3), lambda x: x.double(), data([1.0]))
+
+
+# ---- scan
+
+
+def layers_with_dropout():
+    layers = [torch.nn.Sequential(torch.nn.Linear(32, 32, bias=False), torch.nn.Dropout()) for _ in range(2)]
+    for layer in layers:
+        torch.nn.init.eye_(layer[0].weight)
+        layer.to(DEVICE)
+    return layers
+
+
+@fails_on_stock
+def test_dropout_in_scan_layers():
+    """Of layers that are the identity and drop: the gradient of ones is the result, so that both have the same mask."""
+    x = torch.ones(8, 32, device=DEVICE, requires_grad=True)
+    y = scan_layers(layers_with_dropout(), x)
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu(), y.detach().cpu())
+    assert y.unique().tolist() == [0.0, 4.0]
+    assert 0.1 < y.count_nonzero().item() / y.numel() < 0.4  # a quarter: each layer drops what it drops
+
+
+@fails_on_stock
+def test_dropout_in_scan_layers_without_gradients():
+    with torch.no_grad():
+        y = scan_layers(layers_with_dropout(), torch.ones(8, 32, device=DEVICE))
+    assert y.unique().tolist() == [0.0, 4.0]
+
+
+@fails_on_stock
+def test_random_numbers_of_a_second_scan_differ_from_iteration_to_iteration():
+    def draw(carry, x):
+        return carry * 1, carry * 0 + x + torch.rand(1, device=DEVICE)
+
+    found = [scan(draw, torch.zeros(1, device=DEVICE), torch.zeros(3, 1, device=DEVICE))[1] for _ in range(2)]
+    assert len(set(torch.cat(found).flatten().tolist())) == 6
+
+
+@passes_on_stock
+def test_scan_of_what_has_its_dtype_is_as_it_was():
+    x = torch.arange(3.0).to(DEVICE)
+    carry, ys = scan(lambda c, x: (c + x, c * x), torch.zeros((), device=DEVICE), x)
+    assert (carry.item(), ys.tolist()) == (3.0, [0.0, 0.0, 2.0])
