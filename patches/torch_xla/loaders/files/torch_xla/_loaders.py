@@ -1,0 +1,38 @@
+"""Device loaders that tell what went wrong in their threads, and what they load."""
+
+from typing import Iterator
+
+__all__ = ["batches", "install", "with_dataset"]
+
+#: Whether the topic is on: the module with the loaders is imported later than it is installed, if at all.
+_installed = False
+
+
+def install() -> None:
+    """Let torch_xla.distributed.parallel_loader use this module. Called once, by ``_castoff``."""
+    global _installed
+    _installed = True
+
+
+def batches(loader: "ParallelLoader") -> Iterator[tuple[int, object]]:  # noqa: F821
+    """Number and yield the batches of a ParallelLoader's own loader, in its thread.
+
+    What that raises ends them, and is raised again by ``next`` of the iterator of each device, after the batches before
+    it.
+    """
+    return _heard(loader) if _installed else enumerate(loader._cpu_loader)
+
+
+def _heard(loader: "ParallelLoader") -> Iterator[tuple[int, object]]:  # noqa: F821
+    try:
+        yield from enumerate(loader._cpu_loader)
+    except Exception as error:
+        for _ in loader._devices:
+            loader._exception_queue.put(error)
+
+
+def with_dataset(loader: type) -> type:
+    """A decorator of MpDeviceLoader: its ``dataset`` is that of the loader that it wraps, if the topic is on."""
+    if _installed:
+        loader.dataset = property(lambda self: self._loader.dataset, doc="The dataset of the loader that is wrapped.")
+    return loader

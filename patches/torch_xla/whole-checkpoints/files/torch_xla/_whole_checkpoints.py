@@ -1,0 +1,40 @@
+"""Which shards of a checkpoint are written: each once, whatever holds a copy of it."""
+
+import dataclasses
+from typing import Callable
+
+from torch.distributed.checkpoint.planner import SavePlan
+
+__all__ = ["install", "one_of_each_instead_of"]
+
+#: Whether the topic is on: the module with the planners is imported later than it is installed, if at all.
+_installed = False
+
+
+def install() -> None:
+    """Let torch_xla.experimental.distributed_checkpoint use this module. Called once, by ``_castoff``."""
+    global _installed
+    _installed = True
+
+
+def one_of_each_instead_of(stock: Callable) -> Callable:
+    """Return `_one_of_each` if the topic is on, else torch_xla's own."""
+    return _one_of_each if _installed else stock
+
+
+def _one_of_each(all_plans: list[SavePlan]) -> list[SavePlan]:
+    """Plans without the items that are in them before: the same piece of the same tensor.
+
+    A tensor that is sharded over some axes of a mesh has copies of each piece, on several devices of one process, too.
+    """
+    seen = set()
+
+    def first_of_each(plan: SavePlan) -> SavePlan:
+        items = []
+        for item in plan.items:
+            if item.index not in seen:
+                seen.add(item.index)
+                items.append(item)
+        return dataclasses.replace(plan, items=items)
+
+    return [first_of_each(plan) for plan in all_plans]
