@@ -103,7 +103,7 @@ return %3
 
 @passes_on_stock
 def test_another_shape_is_refused():
-    with pytest.raises(Exception, match="metadata|shape"):
+    with pytest.raises(Exception, match=r"metadata|shape"):
         while_loop(downwards, lambda i, x: (i - 1, x.sum()), (data(3), data([0.0, 1.0])))
 
 

@@ -5,7 +5,7 @@ import tempfile
 
 os.environ["CPU_NUM_DEVICES"] = "4"
 
-import numpy
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 import torch_xla
@@ -14,7 +14,7 @@ from ir_text import ir
 from torch_xla.experimental.distributed_checkpoint import SPMDSavePlanner
 
 torch_xla.runtime.use_spmd()
-mesh = xs.Mesh(numpy.arange(4), (2, 2), ("data", "model"))
+mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 weights = {"both": torch.ones(4, 4).to("xla"), "rows": torch.ones(4, 4).to("xla")}
 # README: begin
 xs.mark_sharding(weights["both"], mesh, ("data", "model"))

@@ -5,7 +5,8 @@ they stand for: a carried tensor that a function does not read is no parameter o
 one more. So one tuple of loop variables serves the condition and the body, whatever each of them reads.
 """
 
-from typing import Callable, Optional, Sequence
+from collections.abc import Callable, Sequence
+from typing import Optional
 
 import torch
 import torch_xla
@@ -28,7 +29,7 @@ def install() -> None:
     _installed = True
 
 
-def as_elements_of(stack, element):  # noqa: ANN001, ANN201 - ops of xla_builder, which is imported by the caller
+def as_elements_of(stack, element):
     """``element``, to be written to a slice of ``stack``, in the element type of ``stack``.
 
     A tensor can hold another type than the dtype that it states, which is what the stack is made with: dropout's mask
@@ -96,10 +97,10 @@ def _while_loop(
     builder = xb.create_builder("while_loop")
     parameters = [xb.mkparam(builder, i, xb.tensor_shape(v)) for i, v in enumerate(variables)]
 
-    def call_condition(*values):  # noqa: ANN002, ANN202
+    def call_condition(*values):
         return condition.call(xb, values, of_condition)[0]
 
-    def call_body(*values):  # noqa: ANN002, ANN202
+    def call_body(*values):
         after = list(values)
         for i, result in enumerate(body.call(xb, values, of_body)):
             after[i] = as_elements_of(values[i], result)
@@ -113,7 +114,7 @@ def _while_loop(
     return list(results[: len(carried_inputs)])
 
 
-def _next_seed(xb, seed):  # noqa: ANN001, ANN202
+def _next_seed(xb, seed):
     multiplier, increment = (xb.Op.scalar(seed.builder(), c, dtype=xb.Type.S64) for c in (_MULTIPLIER, _INCREMENT))
     return seed * multiplier + increment
 
@@ -145,7 +146,7 @@ class _Traced:
         output = torch.as_tensor(output)
         return output if output.device.type == "xla" else output.to(argument.device)
 
-    def _find_seed(self, context) -> Optional[int]:  # noqa: ANN001
+    def _find_seed(self, context) -> Optional[int]:
         ids, tensors = device_data_of(self._outputs)
         seed = _XLAC._get_seed_info_id()
         if seed not in ids:
@@ -158,7 +159,7 @@ class _Traced:
         if kinds[0] != kinds[1]:
             raise RuntimeError(f"while_loop: expected {name} to return {kinds[0]}, found {kinds[1]}. Convert there.")
 
-    def call(self, xb, values: Sequence, captured: range) -> list:  # noqa: ANN001
+    def call(self, xb, values: Sequence, captured: range) -> list:
         """The ops of its outputs, given those of all loop variables and where in them its captured tensors are."""
         places = {**self._argument_of, **{p: captured[i] for p, i in self._captured_of.items()}}
         computation = xb.computation_from_module_proto(self._name, self._hlo)

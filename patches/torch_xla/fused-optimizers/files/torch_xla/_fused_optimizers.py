@@ -5,7 +5,8 @@ parameters on XLA, takes the for-loop form: its numbers and its graph are those 
 """
 
 import functools
-from typing import Any, Callable, Iterable, Optional, Union
+from collections.abc import Callable, Iterable
+from typing import Any, Optional, Union
 
 import torch
 from torch.nn.utils import clip_grad
@@ -32,7 +33,7 @@ def _bring_steps_to_cpu(states: list[dict[str, Any]]) -> None:
     states = [s for s in states if isinstance(s.get("step"), torch.Tensor) and s["step"].device.type == "xla"]
     if states:
         steps = torch.stack([s["step"] for s in states]).cpu()
-        for state, step in zip(states, steps.unbind()):
+        for state, step in zip(states, steps.unbind(), strict=False):
             state["step"] = step.clone()
 
 

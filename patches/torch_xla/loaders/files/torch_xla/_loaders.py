@@ -1,6 +1,6 @@
 """Device loaders that tell what went wrong in their threads, and what they load."""
 
-from typing import Iterator
+from collections.abc import Iterator
 
 __all__ = ["batches", "install", "with_dataset"]
 

@@ -1,7 +1,7 @@
 """Which shards of a checkpoint are written: each once, whatever holds a copy of it."""
 
 import dataclasses
-from typing import Callable
+from collections.abc import Callable
 
 from torch.distributed.checkpoint.planner import SavePlan
 
