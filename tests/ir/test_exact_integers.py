@@ -1,0 +1,139 @@
+"""Quotients of integers: patches/torch_xla/exact-integers."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+i64, i32, i16, i8, u8 = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
+
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def integers(dtype):
+    """Pairs of all sizes, their neighbours, and the ends of the dtype; no pair overflows or divides by 0."""
+    info, generator = torch.iinfo(dtype), torch.Generator().manual_seed(0)
+    numbers = [torch.tensor([info.min, info.max, info.max - 1, 1, 2, 3, 100, 7])]
+    for bits in range(1, info.bits):
+        near = torch.randint(2 ** (bits - 1), 2**bits - 1, (6,), generator=generator) if bits > 1 else numbers[0][3:4]
+        numbers += [near, -near] if info.min < 0 else [near]
+    some = torch.cat(numbers)
+    a, b = some.repeat_interleave(len(some)), some.repeat(len(some))
+    kept = (b != 0) & ~((a == info.min) & (b == -1))
+    a, b = a[kept], b[kept]
+    multiple = (a // b) * b  # where a rounded quotient is one too many, or too few
+    return torch.cat([a, multiple, multiple - 1]).to(dtype), torch.cat([b, b, b]).to(dtype)
+
+
+def assert_same(*results):
+    """Pairs of a tensor on XLA and one of the CPU; all are computed in one graph."""
+    found = torch_xla._XLAC._xla_get_cpu_tensors([x for x, _ in results])
+    for f, (_, e) in zip(found, results, strict=True):
+        assert f.dtype == e.dtype
+        assert torch.equal(f, e)
+
+
+def quotients(a, b):
+    floor, trunc = {"rounding_mode": "floor"}, {"rounding_mode": "trunc"}
+    return [a // b, torch.div(a, b, **floor), torch.div(a, b, **trunc), a.clone().div_(b, **floor)]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (i64, i32), ids=str)
+def test_every_bit(dtype):
+    a, b = integers(dtype)
+    assert_same(*zip(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b), strict=True))
+
+
+@passes_on_stock
+@pytest.mark.parametrize("dtype", (i16, i8, u8), ids=str)
+def test_narrow_integers_are_stock(dtype):
+    a, b = integers(dtype)
+    assert_same(*zip(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b), strict=True))
+
+
+@fails_on_stock
+def test_numbers_and_mixed_operands():
+    a = torch.tensor([100000001, -100000001, 2**40 + 7, 5])
+    narrow = torch.tensor([100000001, -100000001, 2**31 - 1, 5], dtype=i32)
+    byte = torch.tensor([3, 7, 255, 2], dtype=u8)
+
+    def all_of(a, narrow, byte):
+        return [a // 3, a // -3, (2**40) // a, narrow // 7, narrow // byte, a // narrow, a[0] // narrow, a // a[3]]
+
+    assert_same(*zip(all_of(a.to(DEVICE), narrow.to(DEVICE), byte.to(DEVICE)), all_of(a, narrow, byte), strict=True))
+
+
+@fails_on_stock
+def test_unravel_index():
+    flat, shape = torch.tensor([100000001, 2**40 + 7]), (2**21 + 1, 3, 2**21)
+    assert_same(*zip(torch.unravel_index(flat.to(DEVICE), shape), torch.unravel_index(flat, shape), strict=True))
+
+
+@passes_on_stock
+@pytest.mark.parametrize("dtype", (i64, i32, i8), ids=str)
+def test_remainders_and_powers_are_stock(dtype):
+    a, b = integers(dtype)
+    few = torch.tensor([3, 7, -2], dtype=dtype)
+    assert_same(
+        (a.to(DEVICE) % b.to(DEVICE), a % b),
+        (torch.fmod(a.to(DEVICE), b.to(DEVICE)), torch.fmod(a, b)),
+        (few.to(DEVICE) ** 20, few**20),
+    )
+
+
+@fails_on_stock
+def test_negative_powers_are_refused():
+    """By the same sentence as on the CPU."""
+    for x in (torch.tensor([2, 1]), torch.tensor([2, 1]).to(DEVICE), torch.tensor([2], dtype=u8).to(DEVICE)):
+        with pytest.raises(RuntimeError, match="Integers to negative integer powers are not allowed"):
+            torch.pow(x, -1)
+
+
+@fails_on_stock
+def test_ir_of_a_quotient():
+    x = torch.tensor([7], dtype=i32).to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(x // 3),
+        """\
+%0 = s32[] prim::Constant()
+%1 = s64[] prim::Constant()
+%2 = s32[] xla::device_data()
+%3 = pred[] aten::lt(%2, %1)
+%4 = s64[] prim::Constant()
+%5 = s32[] prim::Constant()
+%6 = f32[] xla::cast(%2)
+%7 = s32[] prim::Constant()
+%8 = s32[1] xla::device_data()
+%9 = f32[1] xla::cast(%8)
+%10 = f32[1] aten::div(%9, %6)
+%11 = f32[1] aten::round(%10)
+%12 = s32[1] xla::cast(%11)
+%13 = s32[1] aten::mul(%12, %2)
+%14 = s32[1] aten::sub(%8, %13, %7)
+%15 = f32[1] xla::cast(%14)
+%16 = f32[1] aten::div(%15, %6)
+%17 = f32[1] aten::round(%16)
+%18 = s32[1] xla::cast(%17)
+%19 = s32[1] aten::mul(%18, %2)
+%20 = s32[1] aten::sub(%14, %19, %5)
+%21 = pred[1] aten::lt(%20, %4)
+%22 = pred[1] aten::ne(%21, %3)
+%23 = s64[] prim::Constant()
+%24 = pred[1] aten::ne(%20, %23)
+%25 = pred[1] aten::logical_and(%24, %22)
+%26 = s32[1] xla::cast(%25)
+%27 = s32[] prim::Constant()
+%28 = s32[1] aten::add(%12, %18, %27)
+%29 = s32[1] aten::sub(%28, %26, %0)
+return %29
+""",
+    )
