@@ -1,0 +1,163 @@
+"""histc and bincount on the device: patches/torch_xla/histograms."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch_xla.debug import metrics
+
+DEVICE = torch_xla.device()
+INF, NAN = float("inf"), float("nan")
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+
+def fetched(tensors):
+    return torch_xla._XLAC._xla_get_cpu_tensors(list(tensors))
+
+
+@pytest.fixture(autouse=True)
+def on_the_device():
+    metrics.clear_counters()
+    yield
+    assert not metrics.executed_fallback_ops()
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_counts_of_integers(dtype):
+    """As numpy's, and so torch's kernel for CUDA: the CPU has none of integers."""
+    x = torch.randint(0, 100, (40, 7), generator=torch.Generator().manual_seed(0))
+    wide = torch.tensor([2**31 - 1, -(2**31), 2**30, 0]) if dtype in (torch.int64, torch.int32) else x[0]
+    cases = [(x, 100, 0, 99), (x, 8, 0, 7), (x, 7, 10, 90), (x, 3, 0, 100), (x, 5, 0, 0), (wide, 64, 0, 0)]
+    found = fetched([torch.histc(t.to(dtype).to(DEVICE), b, low, high) for t, b, low, high in cases])
+    for counts, (t, bins, *given) in zip(found, cases, strict=True):
+        low, high = given if given[0] < given[1] else (int(t.min()), int(t.max()))
+        expected = [0] * bins
+        for number in t.flatten().tolist():
+            if low <= number <= high:
+                expected[min((number - low) * bins // (high - low), bins - 1)] += 1
+        assert counts.dtype == dtype
+        assert counts.tolist() == torch.tensor(expected).to(dtype).tolist()
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_counts_of_floats(dtype):
+    """As the CPU's; of bfloat16 and float16 as float32's, where the CPU rounds each step to a bin."""
+    x = (torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    edges = torch.linspace(-2, 3, 11).to(dtype)
+    special = torch.tensor([0.0, -0.0, INF, -INF, NAN, 1.0, 2.0], dtype=dtype)
+    same = torch.full((4,), 2.5, dtype=dtype)
+    cases = [(x, 10, -2, 2), (x, 7, 0, 0), (edges, 10, -2, 3), (special, 4, 0, 2), (same, 3, 0, 0), (x[:0], 3, 0, 0)]
+    cases += [(x[0, 0], 2, -9, 9), (x.t(), 100, 0.1, 0.7), (edges, 3, 0, 1)]
+    found = fetched([torch.histc(t.to(DEVICE), b, low, high) for t, b, low, high in cases])
+    for counts, (t, bins, low, high) in zip(found, cases, strict=True):
+        expected = torch.histc(t if dtype == torch.float64 else t.float(), bins, low, high)
+        assert counts.dtype == dtype
+        assert torch.equal(counts, expected.to(dtype)), (bins, low, high)
+
+
+@fails_on_stock
+def test_tokens_of_experts():
+    """As transformers counts them for its grouped products."""
+    experts = torch.randint(0, 8, (64,), generator=torch.Generator().manual_seed(2))
+    (counts,) = fetched([torch.histc(experts.int().to(DEVICE), bins=8, min=0, max=7)])
+    assert counts.tolist() == torch.bincount(experts, minlength=8).tolist()
+
+
+@fails_on_stock
+def test_bincount():
+    x = torch.tensor([1, 2, 2, 5])
+    cases = [(x, None, 0), (x, None, 9), (x.to(torch.uint8), None, 0), (x, torch.tensor([0.5, 1, 2, 4]), 0), (x, x, 7)]
+    for t, weights, least in cases:
+        on_xla = None if weights is None else weights.to(DEVICE)
+        found = torch.bincount(t.to(DEVICE), on_xla, minlength=least)
+        expected = torch.bincount(t, weights, minlength=least)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found.cpu(), expected)
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(torch.tensor([1, -2]).to(DEVICE))
+
+
+@fails_on_stock
+def test_refused():
+    x = torch.ones(3).to(DEVICE)
+    for arguments, text in (((0,), "at least one bin"), ((2, 3, 1), "max must be larger"), ((2, 0, INF), "not finite")):
+        with pytest.raises(RuntimeError, match=text):
+            torch.histc(x, *arguments)
+
+
+@fails_on_stock
+def test_ir_of_counts():
+    x = torch.tensor([0, 1, 1], dtype=torch.int32).to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(torch.histc(x, bins=2, min=0, max=1)),
+        """\
+%0 = s32[] prim::Constant()
+%1 = s32[3] aten::expand(%0)
+%2 = s32[] prim::Constant()
+%3 = s32[] xla::device_data()
+%4 = s32[] prim::Constant()
+%5 = s64[] prim::Constant()
+%6 = s32[] prim::Constant()
+%7 = s32[] prim::Constant()
+%8 = s32[] prim::Constant()
+%9 = s32[] aten::sub(%8, %7, %6)
+%10 = pred[] aten::lt(%9, %5)
+%11 = s64[] prim::Constant()
+%12 = s32[] prim::Constant()
+%13 = f32[] xla::cast(%9)
+%14 = s32[] xla::device_data()
+%15 = s32[] prim::Constant()
+%16 = s32[3] xla::device_data()
+%17 = s32[3] aten::view(%16)
+%18 = s32[3] aten::sub(%17, %7, %15)
+%19 = s32[3] aten::mul(%18, %14)
+%20 = f32[3] xla::cast(%19)
+%21 = f32[3] aten::div(%20, %13)
+%22 = f32[3] aten::round(%21)
+%23 = s32[3] xla::cast(%22)
+%24 = s32[3] aten::mul(%23, %9)
+%25 = s32[3] aten::sub(%19, %24, %12)
+%26 = pred[3] aten::lt(%25, %11)
+%27 = pred[3] aten::ne(%26, %10)
+%28 = s64[] prim::Constant()
+%29 = pred[3] aten::ne(%25, %28)
+%30 = pred[3] aten::logical_and(%29, %27)
+%31 = s32[3] xla::cast(%30)
+%32 = s32[3] aten::sub(%23, %31, %4)
+%33 = s32[3] aten::clamp(%32, %3, %2)
+%34 = s32[3] aten::expand(%33)
+%35 = s32[] prim::Constant()
+%36 = s32[] aten::expand(%35)
+%37 = s32[3] aten::expand(%36)
+%38 = pred[3] aten::gt(%17, %8)
+%39 = pred[3] aten::lt(%17, %7)
+%40 = pred[3] aten::logical_or(%39, %38)
+%41 = pred[3] aten::expand(%40)
+%42 = s32[3] aten::where(%41, %37, %34)
+%43 = s64[3] xla::cast(%42)
+%44 = s64[3] aten::expand(%43)
+%45 = s64[] xla::device_data()
+%46 = s64[] aten::expand(%45)
+%47 = s64[3] aten::expand(%46)
+%48 = s64[] prim::Constant()
+%49 = pred[3] aten::lt(%43, %48)
+%50 = pred[3] aten::expand(%49)
+%51 = s64[3] aten::where(%50, %47, %44)
+%52 = s32[] prim::Constant()
+%53 = s32[3] aten::expand(%52)
+%54 = s32[3] aten::scatter_add(%53, %51, %1)
+%55 = s32[2] xla::select(%54)
+return %55
+""",
+    )
