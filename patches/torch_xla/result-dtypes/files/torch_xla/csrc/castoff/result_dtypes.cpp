@@ -200,9 +200,12 @@ void compare_with_number(Call& call) {
 
 // ---- functions that give floats
 
+// torch_xla takes float32 for the default dtype, and fails of bool.
 void of_bool(Call& call) {
-  if (C10_UNLIKELY(call.tensor(0).scalar_type() == ScalarType::Bool)) {
-    convert(call, 0, default_dtype());
+  const bool is_bool = call.tensor(0).scalar_type() == ScalarType::Bool;
+  const ScalarType dtype = default_dtype();
+  if (C10_UNLIKELY(is_bool || (dtype != ScalarType::Float && is_integral(call.tensor(0))))) {
+    convert(call, 0, dtype);
   }
   call.proceed();
 }

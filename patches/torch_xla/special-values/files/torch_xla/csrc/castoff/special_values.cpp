@@ -1,0 +1,142 @@
+// Infinities, NaN, zeros with a sign and the points where a function has a corner, as on the CPU.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/clamp_ops.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/where.h>
+#include <c10/util/BFloat16.h>
+
+#include <limits>
+
+#include "torch_xla/csrc/castoff/division.h"
+#include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/wide.h"
+
+namespace castoff {
+namespace {
+
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using Below = at::AutoDispatchBelowADInplaceOrView;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool is_floating(const Tensor& t) {
+  return c10::isFloatingType(t.scalar_type());
+}
+
+// ---- clamp: for a bound that is not there torch_xla takes the largest finite number
+
+// self, min, max
+void clamp(Call& call) {
+  if (is_floating(call.tensor(0))) {
+    if (call[1].isNone()) call[1] = -kInfinity;
+    if (call[2].isNone()) call[2] = kInfinity;
+  }
+  call.proceed();
+}
+
+// self, min or max
+template <bool is_min>
+void clamp_at(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (!is_floating(self)) return call.proceed();
+  const Scalar bound = call[1].toScalar();
+  call.answer(at::_ops::clamp::redispatch(kXla, self, is_min ? bound : Scalar(-kInfinity),
+                                          is_min ? Scalar(kInfinity) : bound));
+}
+
+// self, nan, posinf, neginf: the largest number of bfloat16, which torch_xla rounds to infinity.
+void nan_to_num(Call& call) {
+  if (call.tensor(0).scalar_type() == ScalarType::BFloat16) {
+    const double largest = std::numeric_limits<c10::BFloat16>::max();
+    if (call[2].isNone()) call[2] = largest;
+    if (call[3].isNone()) call[3] = -largest;
+  }
+  call.proceed();
+}
+
+// ---- remainders
+
+// As torch's kernels, which add the divisor where the rest has the other sign. torch_xla multiplies
+// the quotient, which is NaN for an infinite divisor.
+Tensor remainder_of(const Tensor& a, const Tensor& b) {
+  const Tensor rest = a.fmod(b);
+  const Tensor is_below = (rest != 0).logical_and((rest < 0) != (b < 0));
+  return at::where(is_below, rest + b, rest);
+}
+
+// self, other
+void remainder(Call& call) {
+  const Tensor self = call.tensor(0), other = call.tensor(1);
+  const ScalarType dtype = at::result_type(self, other);
+  if (!c10::isFloatingType(dtype)) return call.proceed();
+  const Below below;
+  const ScalarType wide = is_half(dtype) ? ScalarType::Float : dtype;
+  const Tensor a = operand(self, other, wide), b = operand(other, self, wide);
+  call.answer(remainder_of(a, b).to(dtype));
+}
+
+// self, a number
+void remainder_by_number(Call& call) {
+  const Tensor self = call.tensor(0);
+  const Scalar number = call[1].toScalar();
+  if (!is_floating(self) || number.isComplex()) return call.proceed();
+  const Below below;
+  const Tensor a = widened(self);
+  call.answer(remainder_of(a, at::full({}, number, a.options())).to(self.scalar_type()));
+}
+
+// ---- activations
+
+// self: the result, and what torch_xla's kernel of the gradient takes beside it. torch_xla's
+// formula subtracts infinities.
+void log_sigmoid(Call& call) {
+  const Tensor self = call.tensor(0);
+  call.proceed();
+  const Below below;
+  const Tensor x = widened(self);
+  call.result() = (x.clamp_max(0) - x.abs().neg().exp().log1p()).to(self.scalar_type());
+}
+
+// grad_output, self: none at -3 and 3.
+void hardsigmoid_backward(Call& call) {
+  const Below below;
+  const Tensor grad = call.tensor(0), self = call.tensor(1);
+  const Tensor is_between = (self > -3).logical_and(self < 3);
+  call.answer(at::where(is_between, grad / 6, 0.0).to(grad.scalar_type()));
+}
+
+// grad_output, self, min_val, max_val: none at the bounds, as relu6 has none at 0.
+void hardtanh_backward(Call& call) {
+  const Below below;
+  const Tensor grad = call.tensor(0), self = call.tensor(1);
+  const Tensor is_outside = (self <= call[2].toScalar()).logical_or(self >= call[3].toScalar());
+  call.answer(at::where(is_outside, 0.0, grad).to(grad.scalar_type()));
+}
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
+  remedy(xla, clamp, {{"aten::clamp", ""}});
+  remedy(xla, clamp_at<true>, {{"aten::clamp_min", ""}});
+  remedy(xla, clamp_at<false>, {{"aten::clamp_max", ""}});
+  remedy(xla, nan_to_num, {{"aten::nan_to_num", ""}});
+  remedy(xla, remainder, {{"aten::remainder", "Tensor"}});
+  remedy(xla, remainder_by_number, {{"aten::remainder", "Scalar"}});
+  remedy(xla, log_sigmoid, {{"aten::log_sigmoid_forward", ""}});
+  remedy(xla, hardsigmoid_backward, {{"aten::hardsigmoid_backward", ""}});
+  remedy(xla, hardtanh_backward, {{"aten::hardtanh_backward", ""}});
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char* castoff_special_values_install() {
+  return castoff::put_in_place(castoff::install);
+}

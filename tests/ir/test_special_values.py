@@ -1,0 +1,82 @@
+"""Infinities, NaN, signed zeros and corners of functions: patches/torch_xla/special-values."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+
+DEVICE = torch_xla.device()
+INF, NAN = float("inf"), float("nan")
+NUMBERS = (0.0, -0.0, INF, -INF, 3.0, -3.0, 6.0, 5.5, -5.5, 6e4, -6e4, 1e-7)
+"""Without NaN, which the minimum and the maximum of CPU-XLA drop; a TPU's do not."""
+
+fails_on_stock = pytest.mark.fails_on_stock
+of_every_float = pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
+
+
+def assert_same(functions, *cpu, gradients=False):
+    """Results, with the signs of zeros, and gradients are those of the CPU; all are computed in one graph."""
+    found, expected = [], []
+    for function in functions:
+        for results, tensors in ((expected, cpu), (found, [t.to(DEVICE) for t in cpu])):
+            first = tensors[0].detach().requires_grad_(gradients)
+            result = function(first, *tensors[1:])
+            results.append(result.detach())
+            if gradients:
+                results.append(torch.autograd.grad(result.sum(), first)[0])
+    for f, e in zip(torch_xla._XLAC._xla_get_cpu_tensors(found), expected, strict=True):
+        torch.testing.assert_close(f, e, equal_nan=True)
+        assert torch.equal(f.signbit() & ~f.isnan(), e.signbit() & ~e.isnan())
+
+
+@fails_on_stock
+@of_every_float
+def test_bounds(dtype):
+    bounds = ({"min": 0}, {"max": 0}, {"min": -1.0}, {"max": 1.0}, {"min": -INF, "max": 2.0}, {"min": -2.0, "max": INF})
+    clamped = [lambda x, b=b: x.clamp(**b) for b in bounds]
+    assert_same([*clamped, lambda x: x.clamp_min(1), lambda x: x.clamp_max(1)], torch.tensor(NUMBERS, dtype=dtype))
+
+
+@fails_on_stock
+def test_numbers_in_the_place_of_infinities():
+    x = torch.tensor([*NUMBERS, NAN], dtype=torch.bfloat16)
+    assert_same([torch.nan_to_num, lambda x: x.nan_to_num(1.0), lambda x: x.nan_to_num(posinf=2.0)], x)
+
+
+@fails_on_stock
+@of_every_float
+def test_remainders(dtype):
+    numbers = torch.tensor([*NUMBERS, NAN], dtype=dtype)
+    a, b = numbers.repeat_interleave(len(numbers)), numbers.repeat(len(numbers))
+    by_numbers = [lambda a, _, n=n: a % n for n in (INF, -INF, 2, -2, 0.0)]
+    assert_same([torch.remainder, torch.fmod, torch.floor_divide, lambda _, b: 5.5 % b, *by_numbers], a, b)
+
+
+@fails_on_stock
+@of_every_float
+def test_activations(dtype):
+    x = torch.tensor(NUMBERS, dtype=dtype)
+    assert_same([F.logsigmoid], torch.tensor([*NUMBERS, NAN], dtype=dtype))
+    assert_same([F.hardsigmoid, F.relu6, F.hardtanh, lambda x: F.hardtanh(x, -3, 6)], x, gradients=True)
+
+
+@fails_on_stock
+def test_ir_of_a_clamp():
+    x = torch.tensor(NUMBERS).to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(x.clamp(max=0)),
+        """\
+%0 = f32[] prim::Constant()
+%1 = f32[] xla::device_data()
+%2 = f32[12] xla::device_data()
+%3 = f32[12] aten::clamp(%2, %1, %0)
+return %3
+""",
+    )
