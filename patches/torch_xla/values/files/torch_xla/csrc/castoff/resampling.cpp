@@ -43,6 +43,9 @@ struct Sizes {
     return scale.has_value() && *scale > 0 ? static_cast<float>(1.0 / *scale) : by_size();
   }
   float by_size() const { return static_cast<float>(in) / static_cast<float>(out); }
+
+  // Of the nearest element: one of as many, or of twice as many, is found without the scale.
+  float nearest_step() const { return out == in || out == 2 * in ? by_size() : step(); }
 };
 
 Tensor positions(const Sizes& s, const Tensor& like) {
@@ -54,7 +57,7 @@ Tensor index_of(const Tensor& position, const Sizes& s) {
 }
 
 Axis nearest(const Sizes& s, const Tensor& like) {
-  return {index_of(positions(s, like) * s.step(), s), {}, {}};
+  return {index_of(positions(s, like) * s.nearest_step(), s), {}, {}};
 }
 
 Axis linear(const Sizes& s, bool align_corners, const Tensor& like) {
@@ -131,9 +134,10 @@ std::vector<Sizes> sizes_of(Call& call, at::IntArrayRef input, size_t output, si
   return sizes;
 }
 
+// The sizes by which torch_xla finds the nearest element.
 bool go_by_size(const std::vector<Sizes>& sizes) {
   for (const Sizes& s : sizes) {
-    if (s.step() != s.by_size()) return false;
+    if (s.nearest_step() != s.by_size()) return false;
   }
   return true;
 }

@@ -14,6 +14,7 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/fill_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/matmul.h>
@@ -202,8 +203,9 @@ void divide_down(Call& call) {
   const Tensor a = operand(self, other, wide), b = operand(other, self, wide);
   const Tensor rest = a.fmod(b);
   const Tensor is_below = (rest != 0).logical_and((rest < 0) != (b < 0));
-  const Tensor whole = ((a - rest) / b - is_below.to(wide)).round();
-  call.answer(at::where(b == 0, a / b, whole).to(dtype));
+  const Tensor ratio = a / b, whole = ((a - rest) / b - is_below.to(wide)).round();
+  const Tensor quotient = at::where(whole == 0, ratio * 0, whole);  // with the sign of the ratio
+  call.answer(at::where(b == 0, ratio, quotient).to(dtype));
 }
 
 // start, end, step, out: integers. A range of uint8 that passes 0 goes on at 255; torch_xla's ends
@@ -219,6 +221,16 @@ void arange_of_integers(Call& call) {
   call.proceed();
 }
 
+// A step of .5 is 0 in an integer dtype: `count` times the start.
+void repeat_start(Call& call, int64_t start, int64_t count) {
+  call[0] = int64_t{0};
+  call[1] = count;
+  call[2] = int64_t{1};
+  call.proceed();
+  Tensor out = call.result().toTensor();
+  at::_ops::fill__Scalar::redispatch(kXla, out, start);
+}
+
 // start, end, step, out. torch counts the elements in float64 and then computes in out's dtype;
 // torch_xla counts in out's dtype, in which (1 - 0) / 0.1 is more than 10 and a step of 0.5 may be
 // the integer 0, which ends the process.
@@ -232,7 +244,9 @@ void arange(Call& call) {
   const bool of_integers = c10::isIntegralType(dtype, /*includeBool=*/false);
   const double begin = of_integers ? std::trunc(start.toDouble()) : start.toDouble();
   const double by = of_integers ? std::trunc(step.toDouble()) : step.toDouble();
-  TORCH_CHECK(by != 0, "step must be nonzero");
+  // Of int64 torch divides by the step that it has rounded to 0, which ends the process.
+  const bool is_refused = step.toDouble() == 0 || (by == 0 && dtype == ScalarType::Long);
+  TORCH_CHECK(!is_refused, "step must be nonzero");
   const double last = dtype == ScalarType::Long ? std::trunc(end.toDouble()) : end.toDouble();
   const double count = dtype == ScalarType::Long
                            ? std::ceil((last - begin) / by)
@@ -243,6 +257,7 @@ void arange(Call& call) {
     call[1] = begin + (count - 0.5) * by;
     return call.proceed();
   }
+  if (by == 0) return repeat_start(call, static_cast<int64_t>(begin), static_cast<int64_t>(count));
   call[0] = static_cast<int64_t>(begin);
   call[1] = static_cast<int64_t>(begin + count * by);
   call[2] = static_cast<int64_t>(by);
@@ -634,6 +649,17 @@ void compute_wide_unless_native(Call& call) {
   compute_wide(call);
 }
 
+// self, approximate. Far below 0 the error of XLA's erf, times self, is not 0.
+void gelu(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_computed_wide(self.scalar_type()))) return call.proceed();
+  const bool is_exact = call[1].toStringRef() == "none";
+  compute_wide(call);
+  if (!is_exact) return;
+  const Below below;
+  call.result() = at::where(self < -5.5, self * 0.0, call.result().toTensor());
+}
+
 // self, dim, half_to_float
 void log_softmax(Call& call) {
   if (call[2].toBool()) return call.proceed();
@@ -645,13 +671,6 @@ void log_softmax_backward(Call& call) {
   if (C10_LIKELY(!is_computed_wide(call[3].toScalarType()))) return call.proceed();
   call[3] = ScalarType::Float;
   compute_wide(call);
-}
-
-// Argument `dtype`, where the operator has it, is none.
-template <size_t dtype>
-void sum(Call& call) {
-  if (C10_LIKELY(call[dtype].isNone())) return compute_float16_wide(call);
-  call.proceed();
 }
 
 // Cumulative sums of bfloat16 on a TPU, in float32 and with fewer cycles than in bfloat16: within
@@ -833,9 +852,8 @@ void mend_steps(torch::Library& xla, torch::Library& autograd) {
              {"aten::convolution_overrideable", ""},
              {"aten::sigmoid_backward", ""},
          });
-  remedy(xla, compute_wide_unless_native, {{"aten::gelu", ""}, {"aten::gelu_backward", ""}});
-  remedy(xla, sum<1>, {{"aten::sum", ""}});
-  remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
+  remedy(xla, gelu, {{"aten::gelu", ""}});
+  remedy(xla, compute_wide_unless_native, {{"aten::gelu_backward", ""}});
   remedy(xla, cumsum, {{"aten::cumsum", ""}});
   remedy(xla, log_softmax, {{"aten::_log_softmax", ""}});
   remedy(xla, log_softmax_backward, {{"aten::_log_softmax_backward_data", ""}});
