@@ -33,6 +33,7 @@ from castoff.model.pin import PROJECTS
 
 _KEPT = 16
 _KEPT_SECONDS = 24 * 3600
+_MOST_SECONDS = 7 * _KEPT_SECONDS
 _OURS = frozenset(map(canonicalize_name, PROJECTS))
 # Of an environment, what its copy has of its own.
 _OWN = (
@@ -155,6 +156,7 @@ def make_environment(
             raise
         finished.touch()
     cache.trim(cache.environments, most=_KEPT, unused=_KEPT_SECONDS)
+    cache.trim(cache.environments, most=0, unused=_MOST_SECONDS)
     return python
 
 

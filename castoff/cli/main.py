@@ -11,7 +11,7 @@ from types import FrameType
 import typer
 from typer.core import TyperGroup
 
-from castoff.cli import build, environments, inplace, release, topics, tpu, upstream
+from castoff.cli import build, cache, environments, inplace, release, topics, tpu, upstream
 from castoff.cli.boundary import boundary
 from castoff.core.console import Console
 from castoff.core.errors import MachineError
@@ -57,6 +57,7 @@ if IN_PACKAGE:
 for group in (inplace.app, build.app, release.app, topics.app, environments.app, upstream.app):
     app.add_typer(group)
 app.add_typer(tpu.app, name="tpu", short_help="The TPU compiler, on a machine without a TPU.")
+app.add_typer(cache.app, name="cache", short_help="What castoff keeps between builds.")
 app.add_typer(upstream.pin_app, name="pin", short_help="The pins: pairs of upstream releases to start from.")
 
 CALLED_AS = "CASTOFF_CALLED_AS"

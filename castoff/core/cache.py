@@ -6,10 +6,12 @@ can run at the same time, and a killed one leaves nothing that looks finished.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -23,6 +25,15 @@ def link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:
         shutil.copy2(source, target)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something in the cache that can be removed by itself."""
+
+    kind: str  # the folder of its kind, such as "environments"
+    path: Path
+    used: float  # when it was used last, or made, in seconds since the epoch
 
 
 class Cache:
@@ -164,3 +175,56 @@ class Cache:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+    def entries(self) -> list[Entry]:
+        """Return everything that the cache holds, by kind and age. Locks are none: a build may wait for one."""
+        found = []
+        for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            # What ci/test.sh left behind when it was killed is one entry; of other kinds each folder or file is.
+            parts = [folder] if folder.name.startswith("test.") else list(folder.iterdir()) if folder.is_dir() else []
+            for path in parts if folder.name != "locks" else ():
+                with suppress(FileNotFoundError):  # another build removed it at the same time
+                    kind = "tests" if path == folder else folder.name
+                    found.append(Entry(kind, path, path.lstat().st_mtime))
+        return sorted(found, key=lambda entry: (entry.kind, entry.used))
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry.
+
+        Args:
+            entry: One of this cache's.
+        """
+        if entry.path.is_dir() and not entry.path.is_symlink():
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            entry.path.unlink(missing_ok=True)
+
+
+def sizes(entries: list[Entry]) -> dict[str, int]:
+    """Return the bytes on the disk of each kind of entry; what several hard links share counts once, for the first.
+
+    Args:
+        entries: Entries of one cache.
+    """
+    seen: set[tuple[int, int]] = set()
+    found: dict[str, int] = {}
+    for entry in entries:
+        found[entry.kind] = found.get(entry.kind, 0) + _bytes(entry.path, seen)
+    return found
+
+
+def _bytes(path: Path, seen: set[tuple[int, int]]) -> int:
+    """Return the bytes that a file or folder takes, without files that were `seen`; adds its files to these."""
+    total = 0
+    todo = [path]
+    while todo:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            here = todo.pop()
+            status = here.lstat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            total += status.st_blocks * 512
+            if here.is_dir() and not here.is_symlink():
+                todo += [Path(each.path) for each in os.scandir(here)]
+    return total

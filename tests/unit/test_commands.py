@@ -29,6 +29,7 @@ KNOWN_CODES = {
     kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and CastoffError in kind.__bases__
 }
 ARGUMENTS = {  # the least that each command takes
+    "cache prune": [],
     "install": [],
     "uninstall": [],
     "build": ["--target", "cpu", "--out", "out"],
@@ -49,7 +50,8 @@ ARGUMENTS = {  # the least that each command takes
     "tpu environment": [],
 }
 # release: it asks git, and refuses a tree with changes before it looks at the rest
-RUNS_NO_PROGRAM = {"install", "release", "topics", "lint", "status", "verify"}  # in the tree, with the arguments above
+# in the tree, with the arguments above
+RUNS_NO_PROGRAM = {"cache prune", "install", "release", "topics", "lint", "status", "verify"}
 
 
 def commands(group: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:

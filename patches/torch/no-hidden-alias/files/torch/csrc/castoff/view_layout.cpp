@@ -1,18 +1,19 @@
 #include <torch/csrc/castoff/kill_switch.h>
-#include <torch/csrc/castoff/torch_version.h>
 #include <torch/csrc/castoff/view_layout.h>
+#include <torch/csrc/castoff/view_metas.h>
 
-#include <ATen/FunctionalStorageImpl.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_ops.h>
 #include <ATen/ops/view_copy_ops.h>
+#include <ATen/ops/view_ops.h>
 #include <torch/library.h>
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 namespace torch::castoff {
@@ -25,16 +26,24 @@ using c10::DispatchKey;
 // the views of an XLA tensor, make views.
 constexpr DispatchKey kReplay = DispatchKey::TESTING_ONLY_GenericMode;
 
-// Whether the view that an operator copies was made in its place.
-bool made_view(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+// The operator whose view an operator copies: `permute` of `permute_copy`. nullopt: no such one.
+std::optional<c10::OperatorHandle> view_of(const c10::OperatorHandle& copy) {
   static constexpr std::string_view kCopy = "_copy";
-  const std::string& name = op.schema().name();
+  const std::string& name = copy.schema().name();
   if (name.size() <= kCopy.size() ||
       name.compare(name.size() - kCopy.size(), kCopy.size(), kCopy) != 0) {
-    return false;
+    return std::nullopt;
   }
-  const auto view = c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, name.size() - kCopy.size()), op.schema().overload_name()});
+  return c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, name.size() - kCopy.size()), copy.schema().overload_name()});
+}
+
+// Whether the view that an operator copies was made in its place.
+bool made_view(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  thread_local std::unordered_map<c10::OperatorHandle, std::optional<c10::OperatorHandle>> views;
+  auto found = views.find(op);
+  if (found == views.end()) found = views.emplace(op, view_of(op)).first;
+  const auto& view = found->second;
   if (!view.has_value()) return false;
   torch::jit::Stack made = *stack;
   try {
@@ -62,12 +71,23 @@ Tensor contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
 
 Tensor replayed(const at::FunctionalTensorWrapper& wrapper, const Tensor& base) {
   const c10::impl::IncludeDispatchKeyGuard mode(kReplay);
-#if CASTOFF_TORCH_AT_LEAST(2, 9)
-  return at::functionalization::impl::apply_view_meta_sequence(base, wrapper.view_metas());
-#else
-  // Not declared const, but it writes to nothing.
-  return const_cast<at::FunctionalTensorWrapper&>(wrapper).apply_view_metas(base);
-#endif
+  return replayed_views(wrapper, base);
+}
+
+// Whether a view of something contiguous is contiguous whatever its arguments are.
+bool keeps_layout(std::string_view name) {
+  for (const char* keeps : {"alias", "detach", "lift_fresh", "_fw_primal", "view", "_unsafe_view",
+                            "unsqueeze", "squeeze", "squeeze_dim", "squeeze_dims"}) {
+    if (name == keeps) return true;
+  }
+  return false;
+}
+
+bool all_keep_layout(const Views& views) {
+  for (const auto& view : views) {
+    if (!keeps_layout(operator_of(view))) return false;
+  }
+  return true;
 }
 
 bool enabled() {
@@ -76,9 +96,10 @@ bool enabled() {
 }
 
 // A meta tensor with the sizes, strides and offset that the view's operators give to a contiguous
-// base. Undefined: not a view of torch_xla's, or one of symbolic sizes.
+// base. Undefined: not a view of torch_xla's, or one of symbolic sizes, or known to be contiguous.
 Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   if (wrapper.isBaseTensor() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
+  if (all_keep_layout(views_of(wrapper))) return {};
   const at::AutoDispatchSkipFunctionalize no_wrappers;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
@@ -103,9 +124,12 @@ Tensor reshape_of_view(const Tensor& self, c10::SymIntArrayRef shape) {
   if (!sizes.has_value()) return {};
   const auto* wrapper = at::functionalization::impl::unsafeGetFunctionalWrapper(self);
   const Tensor layout = layout_of_view(*wrapper);
-  if (!layout.defined() || layout.is_contiguous() || layout.numel() == 0) return {};
+  if (!layout.defined() || layout.numel() == 0) return {};
   const at::DimVector inferred = at::infer_size_dv(*sizes, layout.numel());
-  if (at::detail::computeStride(layout.sizes(), layout.strides(), inferred).has_value()) return {};
+  if (at::detail::computeStride(layout.sizes(), layout.strides(), inferred).has_value()) {
+    return at::_ops::view::call(self,
+                                shape);  // as stock does, which would ask for the layout again
+  }
   // One operator, whose node in the autograd graph stands for a view like that of stock's reshape.
   return at::_ops::view_copy::call(self, c10::fromIntArrayRefSlow(inferred));
 }

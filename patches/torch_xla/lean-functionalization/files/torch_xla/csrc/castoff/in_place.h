@@ -1,0 +1,184 @@
+// Functionalization's kernels of elementwise in-place operators: `in_place<mul__Tensor,
+// mul_Tensor>` puts one in the place of torch's, which answers every call that this one does not.
+
+#pragma once
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/result_type_ops.h>
+#include <c10/core/DefaultDtype.h>
+
+#include <optional>
+#include <string>
+
+#include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/overlap.h"
+
+namespace castoff {
+
+namespace functionalization = at::functionalization::impl;
+
+// What an operator makes of dtypes. The first three promote them, as torch.result_type does, and
+// cannot write a result of a higher category, such as float to int; kOther checks them itself.
+enum class Kind {
+  kArithmetic,  // of integers, the result is an integer
+  kDivision,    // of integers, the result is a float
+  kPromoting,
+  kOther,
+};
+
+// A tensor of torch_xla's as functionalization alone has wrapped it; null: anything else.
+inline at::FunctionalTensorWrapper* xla_wrapper(const at::Tensor& t) {
+  if (!t.is_xla() || !functionalization::isFunctionalTensor(t)) return nullptr;
+  auto* wrapper = functionalization::unsafeGetFunctionalWrapper(t);
+  if (wrapper->has_symbolic_sizes_strides() || !is_bare_xla(wrapper->value())) return nullptr;
+  return wrapper;
+}
+
+inline bool is_number(at::ScalarType dtype) {
+  return at::isFloatingType(dtype) ||
+         (at::isIntegralType(dtype, /*includeBool=*/false) && dtype != at::ScalarType::UInt16 &&
+          dtype != at::ScalarType::UInt32 && dtype != at::ScalarType::UInt64);
+}
+
+// Whether the result of operands of this dtype has it, too.
+inline bool keeps_dtype(Kind kind, at::ScalarType dtype) {
+  return kind == Kind::kArithmetic ? is_number(dtype) : at::isFloatingType(dtype);
+}
+
+// ---- results that cannot be written
+
+inline int category(at::ScalarType dtype) {
+  if (at::isComplexType(dtype)) return 3;
+  if (at::isFloatingType(dtype)) return 2;
+  return dtype == at::ScalarType::Bool ? 0 : 1;
+}
+
+inline void refuse_result(Kind kind, const at::Tensor& self, const at::Tensor& other) {
+  if (!other.defined() || kind == Kind::kOther) return;
+  const auto sizes = at::infer_size_dimvector(self.sizes(), other.sizes());
+  TORCH_CHECK(self.sizes() == c10::IntArrayRef(sizes), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
+  at::ScalarType result = at::_ops::result_type_Tensor::call(self, other);
+  if (kind == Kind::kDivision && category(result) < 2) {
+    result = c10::get_default_dtype_as_scalartype();
+  }
+  TORCH_CHECK(category(result) <= category(self.scalar_type()), "result type ", result,
+              " can't be cast to the desired output type ", self.scalar_type());
+}
+
+template <class Other>
+void refuse_result(Kind, const at::Tensor&, const Other&) {}
+
+// ---- whether the result of an operator of `self` and this argument has self's shape and dtype
+
+inline bool broadcasts_to(c10::IntArrayRef sizes, c10::IntArrayRef result) {
+  if (sizes.size() > result.size()) return false;
+  const size_t more = result.size() - sizes.size();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] != result[i + more] && sizes[i] != 1) return false;
+  }
+  return true;
+}
+
+inline bool fits(const at::Tensor& self, const at::Tensor& other) {
+  if (!other.defined()) return false;
+  const auto& impl = *other.unsafeGetTensorImpl();
+  if (impl.is_wrapped_number()) {  // a number of Python's
+    return !functionalization::isFunctionalTensor(other) && other.is_cpu() &&
+           (at::isIntegralType(other.scalar_type(), /*includeBool=*/false) ||
+            (at::isFloatingType(other.scalar_type()) && at::isFloatingType(self.scalar_type())));
+  }
+  return other.scalar_type() == self.scalar_type() && xla_wrapper(other) != nullptr &&
+         broadcasts_to(other.sizes(), self.sizes());
+}
+
+inline bool fits(const at::Tensor& self, const at::Scalar& number) {
+  return number.isIntegral(/*includeBool=*/false) ||
+         (number.isFloatingPoint() && at::isFloatingType(self.scalar_type()));
+}
+
+// A bound of clamp's, which needs one of the two.
+inline bool fits(const at::Tensor& self, const std::optional<at::Scalar>& number) {
+  return number.has_value() && fits(self, *number);
+}
+
+// ---- what the functional form gets
+
+inline at::Tensor unwrapped(const at::Tensor& t) {
+  if (!functionalization::isFunctionalTensor(t)) return t;
+  functionalization::sync(t);
+  return functionalization::from_functional_tensor(t);
+}
+
+inline const at::Scalar& unwrapped(const at::Scalar& number) {
+  return number;
+}
+
+inline const std::optional<at::Scalar>& unwrapped(const std::optional<at::Scalar>& number) {
+  return number;
+}
+
+// ---- the kernel
+
+template <class InPlace, class Functional, Kind kind, class Schema>
+class InPlaceKernel;
+
+template <class InPlace, class Functional, Kind kind, class... Arguments>
+class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Arguments...)> {
+ public:
+  static at::Tensor& call(c10::DispatchKeySet keys, at::Tensor& self, Arguments... arguments) {
+    const auto* wrapper = xla_wrapper(self);
+    if (wrapper == nullptr) return stock(keys, self, arguments...);
+    refuse_overlap(*wrapper);
+    if (!keeps_dtype(kind, self.scalar_type()) || !(fits(self, arguments) && ...)) {
+      (refuse_result(kind, self, arguments), ...);
+      return stock(keys, self, arguments...);
+    }
+    const at::Tensor before = unwrapped(self);
+    const at::Tensor after = [&] {
+      const at::AutoDispatchSkipFunctionalize no_wrappers;
+      return Functional::call(before, unwrapped(arguments)...);
+    }();
+    if (after.scalar_type() != self.scalar_type() || after.sizes() != self.sizes()) {
+      return stock(keys, self, arguments...);
+    }
+    functionalization::replace_(self, after);
+    functionalization::commit_update(self);
+    functionalization::sync(self);
+    functionalization::propagate_xla_data_direct(before,
+                                                 functionalization::from_functional_tensor(self));
+    return self;
+  }
+
+  static void put_in_place(torch::Library& lib) {
+    const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(InPlace::name, InPlace::overload_name);
+    op_.emplace(op);
+    stock_.emplace(present_kernel(op, c10::DispatchKey::Functionalize));
+    const std::string overload = InPlace::overload_name;
+    lib.impl((InPlace::name + (overload.empty() ? "" : "." + overload)).c_str(), &call);
+  }
+
+ private:
+  static at::Tensor& stock(c10::DispatchKeySet keys, at::Tensor& self,
+                           const std::decay_t<Arguments>&... arguments) {
+    torch::jit::Stack stack;
+    torch::jit::push(stack, self, arguments...);
+    stock_->callBoxed(*op_, keys, &stack);
+    return self;
+  }
+
+  static inline std::optional<c10::OperatorHandle> op_;
+  static inline std::optional<PresentKernel> stock_;
+};
+
+template <class InPlace, class Functional, Kind kind = Kind::kOther>
+void in_place(torch::Library& lib) {
+  InPlaceKernel<InPlace, Functional, kind, typename InPlace::schema>::put_in_place(lib);
+}
+
+}  // namespace castoff

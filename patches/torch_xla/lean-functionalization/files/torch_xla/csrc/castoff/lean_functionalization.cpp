@@ -1,0 +1,88 @@
+// In-place operators of XLA tensors without a second run on meta tensors.
+//
+// Functionalization runs each in-place operator on meta tensors first, to find what its functional
+// form accepts and it does not: a result of another shape or dtype. Here a comparison of shapes and
+// dtypes answers that for elementwise operators. What it does not accept goes to torch's kernel,
+// which runs the operator on meta tensors, as ever, and refuses it or not.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/abs_ops.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addcdiv_ops.h>
+#include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/clamp_max_ops.h>
+#include <ATen/ops/clamp_min_ops.h>
+#include <ATen/ops/clamp_ops.h>
+#include <ATen/ops/cos_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/exp_ops.h>
+#include <ATen/ops/hardtanh_ops.h>
+#include <ATen/ops/leaky_relu_ops.h>
+#include <ATen/ops/lerp_ops.h>
+#include <ATen/ops/log_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/neg_ops.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/reciprocal_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/silu_ops.h>
+#include <ATen/ops/sin_ops.h>
+#include <ATen/ops/sqrt_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tanh_ops.h>
+
+#include "torch_xla/csrc/castoff/in_place.h"
+#include "torch_xla/csrc/castoff/kernels.h"
+
+namespace castoff {
+namespace {
+
+namespace ops = at::_ops;
+
+void install() {
+  const QuietOverride quiet;
+  torch::Library& lib = library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
+  in_place<ops::add__Tensor, ops::add_Tensor, Kind::kArithmetic>(lib);
+  in_place<ops::sub__Tensor, ops::sub_Tensor, Kind::kArithmetic>(lib);
+  in_place<ops::mul__Tensor, ops::mul_Tensor, Kind::kArithmetic>(lib);
+  in_place<ops::div__Tensor, ops::div_Tensor, Kind::kDivision>(lib);
+  in_place<ops::add__Scalar, ops::add_Scalar, Kind::kArithmetic>(lib);
+  in_place<ops::sub__Scalar, ops::sub_Scalar, Kind::kArithmetic>(lib);
+  in_place<ops::mul__Scalar, ops::mul_Scalar, Kind::kArithmetic>(lib);
+  in_place<ops::div__Scalar, ops::div_Scalar, Kind::kDivision>(lib);
+  in_place<ops::lerp__Scalar, ops::lerp_Scalar>(lib);
+  in_place<ops::lerp__Tensor, ops::lerp_Tensor>(lib);
+  in_place<ops::addcmul_, ops::addcmul, Kind::kPromoting>(lib);
+  in_place<ops::addcdiv_, ops::addcdiv, Kind::kPromoting>(lib);
+  in_place<ops::pow__Scalar, ops::pow_Tensor_Scalar, Kind::kPromoting>(lib);
+  in_place<ops::pow__Tensor, ops::pow_Tensor_Tensor, Kind::kPromoting>(lib);
+  in_place<ops::clamp_, ops::clamp>(lib);
+  in_place<ops::clamp_min_, ops::clamp_min>(lib);
+  in_place<ops::clamp_max_, ops::clamp_max>(lib);
+  in_place<ops::hardtanh_, ops::hardtanh>(lib);
+  in_place<ops::leaky_relu_, ops::leaky_relu>(lib);
+  in_place<ops::abs_, ops::abs>(lib);
+  in_place<ops::cos_, ops::cos>(lib);
+  in_place<ops::exp_, ops::exp>(lib);
+  in_place<ops::log_, ops::log>(lib);
+  in_place<ops::neg_, ops::neg>(lib);
+  in_place<ops::reciprocal_, ops::reciprocal>(lib);
+  in_place<ops::relu_, ops::relu>(lib);
+  in_place<ops::rsqrt_, ops::rsqrt>(lib);
+  in_place<ops::sigmoid_, ops::sigmoid>(lib);
+  in_place<ops::silu_, ops::silu>(lib);
+  in_place<ops::sin_, ops::sin>(lib);
+  in_place<ops::sqrt_, ops::sqrt>(lib);
+  in_place<ops::tanh_, ops::tanh>(lib);
+}
+
+}  // namespace
+}  // namespace castoff
+
+// Puts the kernels in place; nullptr, or what went wrong. Call it once.
+extern "C" __attribute__((visibility("default"))) const char*
+castoff_lean_functionalization_install() {
+  return castoff::put_in_place(castoff::install);
+}

@@ -1,0 +1,310 @@
+"""In-place operators without a second run on meta tensors: patches/torch_xla/lean-functionalization."""
+
+import itertools
+import os
+import re
+import sys
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch.nn import functional
+from torch_xla.debug import metrics
+
+DEVICE = torch_xla.device()
+f32, bf16, f64, i32, i64, b, c64 = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float64,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+    torch.complex64,
+)
+fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
+
+
+def numbers(shape, dtype, at=0):
+    return (torch.arange(torch.Size(shape).numel()) % 7 + 1 + at).reshape(shape).to(dtype)
+
+
+def method(name, *arguments, **options):
+    return lambda x, *others: getattr(x, name)(*others, *arguments, **options)
+
+
+NUMBERS = (2, 1.5, True, 1j)
+ALONE = {
+    name: method(name)
+    for name in [
+        "abs_",
+        "cos_",
+        "exp_",
+        "log_",
+        "neg_",
+        "reciprocal_",
+        "relu_",
+        "rsqrt_",
+        "sigmoid_",
+        "sin_",
+        "sqrt_",
+        "tanh_",
+    ]
+}
+ALONE |= {
+    "clamp_": method("clamp_", 0, 1),
+    "clamp_min_": method("clamp_min_", 1),
+    "clamp_max_": method("clamp_max_", 1.5),
+    "silu_": lambda x: functional.silu(x, inplace=True),
+    "hardtanh_": lambda x: functional.hardtanh(x, inplace=True),
+    "leaky_relu_": lambda x: functional.leaky_relu(x, inplace=True),
+    **{f"{n} {v}": method(n, v) for n in ("add_", "sub_", "mul_", "div_", "pow_") for v in NUMBERS},
+}
+WITH_ONE = {
+    **{name: method(name) for name in ("add_", "sub_", "mul_", "div_", "pow_")},
+    **{f"add_ alpha={v}": method("add_", alpha=v) for v in NUMBERS},
+    **{f"sub_ alpha={v}": method("sub_", alpha=v) for v in NUMBERS},
+    **{f"lerp_ {v}": method("lerp_", v) for v in NUMBERS},
+}
+WITH_TWO = {
+    "lerp_": method("lerp_"),
+    "addcmul_": method("addcmul_"),
+    "addcdiv_": method("addcdiv_"),
+    "addcmul_ value=2": method("addcmul_", value=2),
+    "addcmul_ value=True": method("addcmul_", value=True),
+    "addcdiv_ value=.5": method("addcdiv_", value=0.5),
+}
+OPERATORS = {**ALONE, **WITH_ONE, **WITH_TWO}
+
+#: What a tensor is of a contiguous one on its device.
+KINDS = {
+    "plain": lambda shape: (shape, lambda t: t),
+    "transposed": lambda shape: (shape[::-1], lambda t: t.t()),
+    "sliced": lambda shape: ((shape[0] + 1, *shape[1:]), lambda t: t[1:]),
+    "expanded": lambda shape: ((1, *shape[1:]), lambda t: t.expand(shape)),
+    "some rows, expanded": lambda shape: ((9, *shape[1:]), lambda t: t[:1].expand(shape)),
+    "a row of an expanded one": lambda shape: ((1, *shape), lambda t: t.expand(3, *shape)[1]),
+}
+OVERLAPPING = ("expanded", "some rows, expanded")
+
+
+def tensor(device, at, shape=(2, 3), dtype=f32, kind="plain"):
+    shape, of = KINDS[kind](shape)
+    return of(numbers(shape, dtype, at).to(device))
+
+
+def outcome(function, operands, device):
+    """The dtype and shape of the result, or the words of the refusal, after which the tensor is what it was."""
+    tensors = [tensor(device, at, *operand) for at, operand in enumerate(operands)]
+    before = tensors[0].dtype, tensors[0].shape
+    try:
+        result = function(*tensors)
+    except (RuntimeError, TypeError, ValueError) as error:
+        assert (tensors[0].dtype, tensors[0].shape) == before
+        return "refused", str(error)
+    assert result is tensors[0]
+    return result.dtype, result.shape
+
+
+SHAPES = ((2, 3), (3,), (), (1, 3), (2, 1), (0, 3), (2, 2, 3), (4,))
+DTYPES = (f32, bf16, i32, b, c64)
+
+
+def operands_of(name):
+    """Shapes, dtypes and kinds of the operands of an operator."""
+    shape = (2, 3)
+    if name in ALONE:
+        yield from ([(shape, dtype)] for dtype in (*DTYPES, f64))
+        yield from ([(shape, f32, kind)] for kind in KINDS)
+        yield from ([(shape, f32)] for shape in ((), (0, 3)))
+    elif name in WITH_ONE:
+        yield from ([(shape, d), (shape, e)] for d, e in itertools.product(DTYPES, DTYPES))
+        yield from ([(s, d), ((), e)] for s in (shape, ()) for d in (f32, bf16, i32) for e in (f32, i32, f64, c64))
+        yield from ([(s, f32), (t, f32)] for s, t in itertools.product(SHAPES, SHAPES))
+        yield from ([(shape, f32, kind), (shape, f32)] for kind in KINDS)
+        yield from ([(shape, f32), (shape, f32, kind)] for kind in KINDS)
+    else:
+        yield from ([(shape, d) for d in dtypes] for dtypes in itertools.product((f32, bf16, i32), repeat=3))
+        yield from ([(shape, d) for d in dtypes] for dtypes in ((b, b, b), (c64, c64, c64), (f32, f32, c64)))
+        yield from ([(s, f32) for s in shapes] for shapes in itertools.product(SHAPES[:5], repeat=3))
+        yield from ([(shape, f32, kind), (shape, f32), (shape, f32)] for kind in KINDS)
+
+
+#: What the topic refuses itself.
+OURS = re.compile(r"single memory location|doesn't match the broadcast shape|can't be cast to the desired output type")
+
+#: What the CPU refuses and stock takes for other reasons than the shape and dtype of a result.
+NOT_OURS = re.compile(r"Integer division|not implemented for|Subtraction, the|not supported|Boolean alpha|alpha must")
+
+
+#: What stock refuses in all calls that the CPU refuses.
+REFUSED = ("sub_ True", "pow_ 1j", "add_ alpha=True", "sub_ alpha=True", "lerp_ 1j")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in REFUSED else fails_on_stock) for n in OPERATORS])
+def test_refused_or_taken_as_on_the_cpu(name):
+    others = []
+    for operands in operands_of(name):
+        found, expected = (outcome(OPERATORS[name], operands, device) for device in (DEVICE, "cpu"))
+        if found == expected or found[0] == expected[0] == "refused":
+            continue
+        if expected[0] == "refused" and NOT_OURS.search(expected[1]):
+            continue
+        if found[0] == "refused" and not OURS.search(found[1]):  # stock does not have it
+            continue
+        others.append(f"{operands}: {found}, on the CPU {expected}")
+    assert not others, "\n".join(others)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("kind", OVERLAPPING)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_expanded_destinations_are_refused(name, kind):
+    operands = [
+        tensor(DEVICE, at, kind=kind if at == 0 else "plain")
+        for at in range(1 + (name in WITH_ONE) + 2 * (name in WITH_TWO))
+    ]
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        OPERATORS[name](*operands)
+
+
+@fails_on_stock
+def test_a_refusal_leaves_no_node():
+    x = numbers((1, 3), f32).to(DEVICE)
+    with pytest.raises(RuntimeError):
+        x.expand(2, 3).add_(1)
+    assert_expected_inline(
+        ir(x),
+        """\
+%0 = f32[1,3] xla::device_data()
+return %0
+""",
+    )
+
+
+@passes_on_stock
+def test_torchs_own_words():
+    with pytest.raises(RuntimeError, match=r"output with shape .* doesn't match the broadcast shape"):
+        torch.zeros(3, device=DEVICE).add_(torch.ones(2, 3, device=DEVICE))
+    with pytest.raises(RuntimeError, match="expected dtype"):
+        torch.zeros(3, device=DEVICE).lerp_(torch.ones(3, device=DEVICE, dtype=bf16), 0.5)
+
+
+@fails_on_stock
+def test_results_of_a_higher_category_are_refused():
+    integers = torch.ones(3, dtype=i32, device=DEVICE)
+    for write in (method("div_", 2), method("mul_", 0.5), method("add_", 0.5), method("mul_", 1j)):
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type Int"):
+            write(integers)
+    assert integers.cpu().tolist() == [1, 1, 1]
+
+
+def adamw_step(p, grad, average, square):
+    p.mul_(0.99)
+    average.lerp_(grad, 0.1)
+    square.mul_(0.9).addcmul_(grad, grad, value=0.1)
+    p.addcdiv_(average, square.sqrt().add_(1e-8), value=-0.1)
+
+
+@passes_on_stock
+def test_values_of_a_step():
+    found, expected = ([numbers((2, 3), f32, at).to(device) for at in range(4)] for device in (DEVICE, "cpu"))
+    for _ in range(2):
+        adamw_step(*found)
+        adamw_step(*expected)
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f.cpu(), e)
+
+
+@passes_on_stock
+def test_the_ir():
+    x, y = (numbers((2, 3), f32, at).to(DEVICE) for at in range(2))
+    count = torch.ones((), dtype=i64).to(DEVICE)
+    x.mul_(0.5).add_(y, alpha=2).addcmul_(y, y, value=3).clamp_(min=0, max=1).relu_()
+    x.t()[0].sub_(1)
+    count.add_(1)
+    assert_expected_inline(
+        ir(x, count),
+        """\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[] prim::Constant()
+%3 = f32[] prim::Constant()
+%4 = s64[] xla::device_data()
+%5 = f32[2,3] xla::device_data()
+%6 = f32[] xla::device_data()
+%7 = f32[] xla::device_data()
+%8 = f32[2,3] xla::device_data()
+%9 = f32[2,3] aten::mul(%8, %7)
+%10 = f32[2,3] aten::add(%9, %5, %6)
+%11 = f32[2,3] aten::addcmul(%10, %5, %5, %4)
+%12 = f32[2,3] aten::clamp(%11, %3, %2)
+%13 = f32[2,3] aten::relu(%12)
+%14 = f32[3,2] aten::permute(%13)
+%15 = f32[1,2] xla::generic_slice(%14)
+%16 = f32[2] aten::view(%15)
+%17 = f32[2] aten::sub(%16, %1, %0)
+%18 = f32[1,2] aten::view(%17)
+%19 = f32[3,2] aten::permute(%13)
+%20 = f32[3,2] xla::update_slice(%19, %18)
+%21 = f32[2,3] aten::permute(%20)
+%22 = s64[] prim::Constant()
+%23 = s64[] prim::Constant()
+%24 = s64[] prim::Constant()
+%25 = s64[] aten::add(%24, %23, %22)
+return %21, %25
+""",
+    )
+
+
+@passes_on_stock
+def test_views_see_what_is_written():
+    x = numbers((2, 3), f32).to(DEVICE)
+    rows, columns = x[1], x.t()
+    columns.mul_(10)
+    rows.add_(1)
+    x.sub_(1)
+    assert x.cpu().tolist() == [[9, 19, 29], [40, 50, 60]]
+    assert rows.cpu().tolist() == [40, 50, 60]
+    assert columns.cpu().tolist() == [[9, 40], [19, 50], [29, 60]]
+
+
+@passes_on_stock
+def test_autograd_of_what_is_written():
+    results = []
+    for device in (DEVICE, "cpu"):
+        leaf = numbers((2, 3), f32).to(device).requires_grad_()
+        x = leaf.clone().mul_(leaf).sigmoid_() * 2
+        x[0].lerp_(leaf[1], 0.25)
+        (grad,) = torch.autograd.grad(x.sum(), leaf)
+        results.append(grad.cpu())
+    torch.testing.assert_close(*results)
+
+
+@passes_on_stock
+def test_replaced_buffers_are_donated():
+    x = numbers((64, 64), f32).to(DEVICE)
+    torch_xla.sync()
+    metrics.clear_all()
+    x.mul_(2).add_(1)
+    torch_xla.sync()
+    assert metrics.metric_data("InputOutputAliasCount")[1] == 1
+
+
+@fails_on_stock
+def test_nothing_is_run_in_python():
+    x, y = (numbers((2, 3), f32, at).to(DEVICE) for at in range(2))
+    adamw_step(*(numbers((2, 3), f32, at).to(DEVICE) for at in range(4)))
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        x.lerp_(y, 0.5)
+        x.addcmul_(y, y, value=0.5)
+        x.addcdiv_(y, y, value=0.5)
+    finally:
+        sys.setprofile(None)
+    assert called == []
