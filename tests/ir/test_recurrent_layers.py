@@ -1,0 +1,88 @@
+"""Recurrent layers and packed sequences: patches/torch_xla/recurrent-layers.
+
+Tests marked ``fails_on_stock`` state what the topic is for.
+"""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+DEVICE = torch_xla.device()
+LENGTHS = torch.tensor([2, 1])
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+
+def run(make, device, lengths=None, *, enforce_sorted=True, **options):
+    """The output, its last state, and the gradients of the input and a weight, on the CPU."""
+    torch.manual_seed(0)
+    layer, x = make(2, 3, **options), torch.randn(2, 2, 2)
+    layer, x = layer.to(device), x.to(device).requires_grad_()
+    given = x.transpose(0, 1) if options.get("batch_first") else x
+    if lengths is not None:
+        first = options.get("batch_first", False)
+        given = pack_padded_sequence(given, lengths, batch_first=first, enforce_sorted=enforce_sorted)
+    output, state = layer(given)
+    if lengths is not None:
+        output, found = pad_packed_sequence(output)
+        assert torch.equal(found, lengths)
+    output.square().sum().backward()
+    state = state if isinstance(state, tuple) else (state,)
+    return [t.detach().cpu() for t in (output, *state, x.grad, layer.weight_ih_l0.grad)]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("make", [torch.nn.LSTM, torch.nn.RNN, torch.nn.GRU], ids=lambda make: make.__name__)
+def test_packed_sequences_are_as_on_the_cpu(make):
+    torch.testing.assert_close(run(make, DEVICE, LENGTHS), run(make, "cpu", LENGTHS))
+
+
+@fails_on_stock
+def test_packed_sequences_of_other_forms():
+    torch.testing.assert_close(
+        run(torch.nn.RNN, DEVICE, LENGTHS, batch_first=True), run(torch.nn.RNN, "cpu", LENGTHS, batch_first=True)
+    )
+    lengths = torch.tensor([1, 2])
+    torch.testing.assert_close(
+        run(torch.nn.RNN, DEVICE, lengths, enforce_sorted=False),
+        run(torch.nn.RNN, "cpu", lengths, enforce_sorted=False),
+    )
+
+
+@pytest.mark.fails_on_stock("2.9", "2.8")
+def test_a_gru_on_the_cpu():
+    output, state, x_grad, _ = run(torch.nn.GRU, "cpu")
+    assert output.shape == (*x_grad.shape[:2], 3) and torch.equal(state[0], output[-1])
+
+
+@fails_on_stock
+def test_ir_of_packing():
+    packed = pack_padded_sequence(torch.ones(2, 2, 2).to(DEVICE), LENGTHS)
+    assert packed.batch_sizes.tolist() == [2, 1]
+    assert_expected_inline(
+        ir(packed.data),
+        """\
+%0 = s64[3] xla::device_data()
+%1 = f32[2,2,2] xla::device_data()
+%2 = f32[4,2] aten::view(%1)
+%3 = f32[3,2] aten::index_select(%2, %0)
+return %3
+""",
+    )
+
+
+@fails_on_stock
+def test_lengths_that_torch_refuses():
+    x = torch.ones(2, 2, 2).to(DEVICE)
+    for lengths, message in ((LENGTHS.flip(0), "sorted"), (torch.tensor([2, 0]), "greater than 0")):
+        with pytest.raises(RuntimeError, match=message):
+            pack_padded_sequence(x, lengths)
+    with pytest.raises(RuntimeError, match="CPU int64 tensor, but got a tensor on xla"):
+        torch._pack_padded_sequence(x, LENGTHS.to(DEVICE), False)
