@@ -1,0 +1,22 @@
+#include <torch/csrc/autograd/normal_views.h>
+#include <torch/csrc/castoff/kill_switch.h>
+
+namespace torch::autograd {
+namespace {
+
+struct Keys : c10::TensorImpl {
+  static auto& of(c10::TensorImpl& impl) { return impl.*(&Keys::key_set_); }
+};
+
+}  // namespace
+
+void make_normal_view(c10::TensorImpl& view) {
+  static const bool enabled = castoff::topic_enabled("inference-mode");
+  if (C10_LIKELY(!view.is_inference()) || !view.is_xla() || !enabled) {
+    return;
+  }
+  Keys::of(view) =
+      view.key_set() | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::XLABit);
+}
+
+}  // namespace torch::autograd
