@@ -239,6 +239,12 @@ operators() {
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
 }
 
+programs() {
+  section 'programs as people write them, those of the day' in_environment patched tests/programs
+  section 'models, those of the day, beside what is recorded' .venv/bin/python bench/models.py --check \
+    --patched "$work/patched/bin/python"
+}
+
 upstream() {
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
@@ -309,7 +315,7 @@ section 'the TPU compiler: environment' make_compiler 2.9
 lanes 2 topics house
 if [[ -n $all ]]; then
   # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
-  lanes 2 other_pins slow_tests docs audits wheels costs tpus operators trainings upstream
+  lanes 2 other_pins slow_tests docs audits wheels costs tpus operators programs trainings upstream
 fi
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"
