@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from castoff.core.places import ROOT
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 
-VERSION = str(release_number(ROOT / "CHANGELOG.md"))
+VERSION = release_version(ROOT / "CHANGELOG.md")

@@ -12,7 +12,7 @@ from castoff.core.console import Console
 from castoff.core.interpreter import Interpreter, check_machine, find_interpreter
 from castoff.core.places import ROOT, cache_root
 from castoff.core.runner import Runner
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 from castoff.model.pin import Pin, load_pin
 from castoff.model.topics import Topic, load_topics, select
 
@@ -70,7 +70,7 @@ def plan_build(request: Request, runner: Runner) -> Plan:
         pin.libtpu_sha256(interpreter.version)
     return Plan(
         pin=pin,
-        version=f"castoff.{release_number(request.root / 'CHANGELOG.md')}",
+        version=f"castoff.{release_version(request.root / 'CHANGELOG.md')}",
         interpreter=interpreter,
         topics=select(load_topics(request.root / "patches"), pin.name),
         target=request.out.absolute() / f"{pin.name}-{request.target}",

@@ -26,7 +26,7 @@ from castoff.core.places import TREE, cache_root
 from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, dist_info, parse_record, record_digest, write_record
 from castoff.inplace.delta import FOLDER, Delta, Part, write_delta
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 
 TARGET = "package"
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -87,7 +87,7 @@ def make_package(request: Request, pins: Sequence[str], console: Console) -> Pac
                 work.mkdir()
                 one = replace(request, pin=pin, target="cpu")
                 made.append(_add_delta(one, content / TREE / FOLDER, work, context))
-            with console.step("pack", f"castoff {release_number(request.root / 'CHANGELOG.md')}"):
+            with console.step("pack", f"castoff {release_version(request.root / 'CHANGELOG.md')}"):
                 wheel = _pack(content, request.root, place.folder)
     return Package(
         path=place.target / wheel.name,
@@ -158,7 +158,7 @@ def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes], overlay: st
 
 def _pack(content: Path, root: Path, folder: Path) -> Path:
     """Write the wheel: the same bytes for the same content."""
-    version = str(release_number(root / "CHANGELOG.md"))
+    version = release_version(root / "CHANGELOG.md")
     info = content / f"castoff-{version}.dist-info"
     (info / "licenses").mkdir(parents=True)
     shutil.copyfile(root / "LICENSE", info / "licenses" / "LICENSE")

@@ -1,4 +1,4 @@
-"""The release number, which CHANGELOG.md states."""
+"""The release, which CHANGELOG.md states."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from pathlib import Path
 
 from castoff.core.errors import ChangelogError
 
+_UNRELEASED = re.compile(r"^## \[Unreleased\]\n+### ", re.MULTILINE)
 _RELEASE = re.compile(r"^## \[castoff\.([1-9]\d*)\] - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
 
 
-def release_number(changelog: Path) -> int:
-    """Return the number of the newest release.
+def release_version(changelog: Path) -> str:
+    """Return the version of what this tree builds: "2" of release castoff.2, "3.dev0" of a tree after it.
 
     Args:
         changelog: A Keep-a-Changelog file with headings ``## [castoff.N] - YYYY-MM-DD``,
-            newest first.
+            newest first. Before them ``## [Unreleased]`` may stand; with changes, it makes a version of its own.
 
     Returns:
-        N of the first such heading.
+        N of the first such heading, or N + 1 and ".dev0".
 
     Raises:
         ChangelogError: There is no file or no such heading.
     """
-    return int(_newest(changelog)[1])
+    newest = _newest(changelog)
+    unreleased = _UNRELEASED.search(newest.string, 0, newest.start())
+    return f"{int(newest[1]) + 1}.dev0" if unreleased else newest[1]
 
 
 def release_date(changelog: Path) -> date:
     """Return the date of the newest release.
 
     Args:
-        changelog: As of `release_number`.
+        changelog: As of `release_version`.
 
     Raises:
         ChangelogError: There is no file or no such heading.

@@ -23,7 +23,7 @@ from castoff.core.interpreter import check_machine, find_interpreter
 from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.inplace.package import Package, make_package
-from castoff.model.changelog import release_date, release_number
+from castoff.model.changelog import release_date, release_version
 from castoff.model.pin import DEFAULT_PIN, Pin, Variant, load_pin, pair_names
 from castoff.release.index import write_index
 from castoff.release.layout import (
@@ -84,7 +84,7 @@ def make_release(asked: Asked, console: Console) -> Path:
     """
     check_machine()
     revision = _revision(asked)
-    number = f"castoff.{release_number(asked.root / 'CHANGELOG.md')}"
+    number = f"castoff.{release_version(asked.root / 'CHANGELOG.md')}"
     with workplace(asked.out.absolute(), NAME, console) as place:
         wanted = _wanted(asked, Runner(place.logs, console))
         console.note(", ".join(f"pin {pin.name} for CPython {python}" for pin, python in wanted))

@@ -37,7 +37,7 @@ from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 from castoff.model.pin import Pin, load_pin, pair_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
@@ -298,7 +298,7 @@ def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], 
         _apply(pin, topics, bases, found, context)
     with context.console.step("compile", "the overlays"):
         _choose_symbols(pin, topics, torch, found)
-        version = f"castoff.{release_number(root / 'CHANGELOG.md')}"
+        version = f"castoff.{release_version(root / 'CHANGELOG.md')}"
         _compile(pin, topics, torch, found, version=version, context=context)
     return found
 

@@ -3,16 +3,25 @@ import re
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from castoff.core.errors import ChangelogError
 from castoff.core.places import ROOT
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 
 
 def test_the_newest_release_counts(tmp_path: Path) -> None:
     path = tmp_path / "CHANGELOG.md"
     path.write_text("# C\n\n## [Unreleased]\n\n## [castoff.12] - 2026-12-01\n\n## [castoff.11] - 2026-11-21\n")
-    assert release_number(path) == 12
+    assert release_version(path) == "12"
+
+
+def test_changes_since_a_release_make_a_version_between_two(tmp_path: Path) -> None:
+    path = tmp_path / "CHANGELOG.md"
+    path.write_text("# C\n\n## [Unreleased]\n\n### Added\n\n- a thing\n\n## [castoff.12] - 2026-12-01\n")
+    assert release_version(path) == "13.dev0"
+    assert Version("2.9.0+castoff.12") < Version(f"2.9.0+castoff.{release_version(path)}")
+    assert str(Version(release_version(path))) == release_version(path)  # a version of castoff's own package, too
 
 
 @pytest.mark.parametrize(
@@ -22,12 +31,12 @@ def test_no_release_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "CHANGELOG.md"
     path.write_text(text)
     with pytest.raises(ChangelogError):
-        release_number(path)
+        release_version(path)
 
 
 def test_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match="unknown"):
-        release_number(tmp_path / "CHANGELOG.md")
+        release_version(tmp_path / "CHANGELOG.md")
 
 
 def test_our_own_is_in_the_form_of_keep_a_changelog() -> None:
@@ -42,7 +51,7 @@ def test_our_own_is_in_the_form_of_keep_a_changelog() -> None:
     dates = [dt.date.fromisoformat(release[2]) for release in releases if release]
     assert numbers == list(range(len(numbers), 0, -1))
     assert dates == sorted(dates, reverse=True)
-    assert release_number(path) == numbers[0]
-    assert f"`2.9.0+castoff.{numbers[0]}`" in path.read_text().split("\n## ")[0]
+    assert release_version(path) in (str(numbers[0]), f"{numbers[0] + 1}.dev0")
+    assert f"`2.9.0+castoff.{release_version(path)}`" in path.read_text().split("\n## ")[0]
     kinds = {line.removeprefix("### ") for line in path.read_text().splitlines() if line.startswith("### ")}
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

@@ -26,7 +26,7 @@ from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.core.tools import tool
 from castoff.formats.wheels import parse_record
-from castoff.model.changelog import release_number
+from castoff.model.changelog import release_version
 from castoff.model.pin import load_pin
 from castoff.model.topics import load_topics, select
 
@@ -55,7 +55,7 @@ def test_a_second_build_gives_the_same_bytes(tmp_path):
 
 
 def test_versions_come_from_the_changelog(manifest):
-    number = release_number(ROOT / "CHANGELOG.md")
+    number = release_version(ROOT / "CHANGELOG.md")
     pin = load_pin(ROOT / "pins", PIN)
     wanted = {project: f"{pin.upstream(project).version}+castoff.{number}" for project in PROJECTS}
     assert {wheel.name.split("-")[0]: wheel.name.split("-")[1] for wheel in DIST.glob("*.whl")} == wanted
