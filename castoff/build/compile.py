@@ -188,7 +188,6 @@ def compile_overlay(
     torch: TorchTree,
     compiler: Compiler,
     *,
-    version: str,
     context: Context,
 ) -> Overlay | None:
     """Compile the overlay of one project, as ``compile_overlays`` does.
@@ -196,7 +195,7 @@ def compile_overlay(
     Returns:
         The overlay, or None if no topic of the project has C++ sources.
     """
-    return compile_overlays([project], topics, pin, torch, compiler, version=version, context=context).get(project)
+    return compile_overlays([project], topics, pin, torch, compiler, context=context).get(project)
 
 
 def compile_overlays(
@@ -206,7 +205,6 @@ def compile_overlays(
     torch: TorchTree,
     compiler: Compiler,
     *,
-    version: str,
     context: Context,
 ) -> dict[str, Overlay]:
     """Compile the overlays of projects, all their files at once.
@@ -217,7 +215,6 @@ def compile_overlays(
         pin: The pin.
         torch: What to compile against.
         compiler: What to compile with.
-        version: The version of castoff, which the overlay carries.
         context: The cache, the runner and the console.
 
     Returns:
@@ -230,7 +227,7 @@ def compile_overlays(
     for project in projects:
         # C++ for torch_xla may use the headers of torch's topics; not the other way round.
         visible = [topic for topic in topics if project != "torch" or topic.project == project]
-        job = _Job(project, visible, pin, torch, compiler, version)
+        job = _Job(project, visible, pin, torch, compiler)
         if job.own_sources():
             jobs[job.key()] = job
     cache = context.cache
@@ -261,7 +258,6 @@ class _Job:
     pin: Pin
     torch: TorchTree
     compiler: Compiler
-    version: str
 
     def own_sources(self) -> list[Path]:
         return [source for topic in self.topics if topic.project == self.project for source in topic.sources()]
@@ -335,7 +331,6 @@ class _Job:
     def _definitions(self) -> list[str]:
         return [
             f"-D_GLIBCXX_USE_CXX11_ABI={self.torch.cxx11_abi}",
-            f'-DCASTOFF_VERSION="{self.version}"',
             *(
                 f'-DCASTOFF_{project.upper()}_GIT_VERSION="{self.pin.upstream(project).commit}"'
                 for project in self.pin.projects

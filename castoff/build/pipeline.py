@@ -189,4 +189,4 @@ def compile_plan(plan: Plan, compiler: Compiler | None, torch: TorchTree, contex
     if compiler is None:
         return {}
     projects = plan.pin.projects
-    return compile_overlays(projects, plan.topics, plan.pin, torch, compiler, version=plan.version, context=context)
+    return compile_overlays(projects, plan.topics, plan.pin, torch, compiler, context=context)

@@ -37,7 +37,6 @@ from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
-from castoff.model.changelog import release_version
 from castoff.model.pin import Pin, load_pin, pair_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
@@ -97,7 +96,7 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
             path.write_text(text, encoding="utf-8")
         pin = load_pin(root / "pins", name)
         topics = load_topics(root / "patches")
-        found = _try(pin, topics, root, indexes, context)
+        found = _try(pin, topics, indexes, context)
     written = [path.relative_to(root).as_posix()]
     for topic in topics:
         if topic.key in found.states:
@@ -287,7 +286,7 @@ def _text(
     return "\n".join(parts)
 
 
-def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], context: Context) -> Found:
+def _try(pin: Pin, topics: Sequence[Topic], indexes: Sequence[str], context: Context) -> Found:
     """Try the topics that do not name a pin yet on its wheels."""
     found = Found()
     python = _python_of(set(pin.pythons))
@@ -298,8 +297,7 @@ def _try(pin: Pin, topics: Sequence[Topic], root: Path, indexes: Sequence[str], 
         _apply(pin, topics, bases, found, context)
     with context.console.step("compile", "the overlays"):
         _choose_symbols(pin, topics, torch, found)
-        version = f"castoff.{release_version(root / 'CHANGELOG.md')}"
-        _compile(pin, topics, torch, found, version=version, context=context)
+        _compile(pin, topics, torch, found, context=context)
     return found
 
 
@@ -375,16 +373,14 @@ def _drop_dependents(topics: Sequence[Topic], pin: Pin, found: Found) -> None:
             _check_required(topic, topics, pin, found)
 
 
-def _compile(
-    pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found, *, version: str, context: Context
-) -> None:
+def _compile(pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found, *, context: Context) -> None:
     """Compile the overlays of the topics that apply so far; those whose C++ does not compile are left out."""
     compiler = find_compiler(context.runner)
     for project in pin.projects:
         for _ in range(_MOST_ROUNDS):
             chosen = [_with(topic, pin, found) for topic in topics if _is_in(topic, pin, found)]
             try:
-                overlay = compile_overlay(project, chosen, pin, torch, compiler, version=version, context=context)
+                overlay = compile_overlay(project, chosen, pin, torch, compiler, context=context)
             except CompileError as error:
                 if not _blame(error, topics, found):
                     _give_up(project, error, topics, found)
