@@ -9,16 +9,18 @@ from typing import Annotated
 
 import typer
 
+from castoff.build.environments import program_python
+from castoff.build.kernels import kernels_in
 from castoff.cli.boundary import boundary
 from castoff.cli.commands import command
-from castoff.cli.options import JsonOption
+from castoff.cli.options import JsonOption, ProgramPythonOption
 from castoff.core.console import Console
 from castoff.core.context import command_context
 from castoff.core.places import ROOT
 from castoff.inplace.commands import describe
 from castoff.inplace.target import find_target
 from castoff.model.lint import lint_topics
-from castoff.model.pin import pin_names
+from castoff.model.pin import DEFAULT_PIN, load_pin, pin_names
 from castoff.model.status import read_status
 from castoff.model.topics import Topic, load_topics, named
 
@@ -33,10 +35,17 @@ def topics_command(
             metavar="NAME", help="A topic, such as grad-dtype: show all about it.", show_default="all, one line a topic"
         ),
     ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Show which topics override which operators, in the order of their calls.")
+    ] = False,
+    python: ProgramPythonOption = None,
     json_lines: JsonOption = False,
 ) -> None:
     """List the topics: every reason to differ from upstream, and the pins it applies to."""
     with boundary(Console(json_lines=json_lines)) as console:
+        if kernels:
+            _show_kernels(name, python, console)
+            return
         pins = pin_names(ROOT / "pins")
         topics = load_topics(ROOT / "patches")
         width = max(len(topic.key) for topic in topics)
@@ -55,6 +64,18 @@ def topics_command(
             console.result(_details(topic, pins) if name else line, data)
         if name is None and not json_lines:
             console.note("castoff topics NAME shows all about one.")
+
+
+def _show_kernels(name: str | None, python: str | None, console: Console) -> None:
+    """Print a line for each operator and dispatch key that topics override; with a name, those of that topic."""
+    with command_context(console) as context:
+        interpreter = program_python(python, load_pin(ROOT / "pins", DEFAULT_PIN), context)
+        found = kernels_in(str(interpreter.path), context.runner)
+    rows = [(op, key, topics) for op, keys in sorted(found.items()) for key, topics in sorted(keys.items())]
+    for operator, key, topics in rows:
+        if name is None or name.rpartition("/")[2] in topics:
+            data: dict[str, object] = {"operator": operator, "key": key, "topics": topics}
+            console.result(f"{operator:<48}  {key:<13}  {' -> '.join(topics)}", data)
 
 
 def _where(topic: Topic, pins: Sequence[str]) -> str:

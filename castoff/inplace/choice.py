@@ -6,10 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from castoff.core.errors import InstallError
-from castoff.model.topics import load_topics, select
-
-_ALWAYS = "kill-switch"
-"""The topic by which the others are switched off."""
+from castoff.model.topics import ALWAYS_ON, load_topics, select
 
 
 def left_out(root: Path, pin: str, only: Collection[str], without: Collection[str]) -> tuple[str, ...]:
@@ -28,8 +25,8 @@ def left_out(root: Path, pin: str, only: Collection[str], without: Collection[st
     needs: dict[str, set[str]] = {topic.name: set() for topic in topics}
     for topic in topics:
         # Of those that it requires, upstream itself may have some.
-        needs[topic.name] |= {key.partition("/")[2] for key in topic.requires} & needs.keys() - {topic.name, _ALWAYS}
-    names = needs.keys() - {_ALWAYS}
+        needs[topic.name] |= {key.partition("/")[2] for key in topic.requires} & needs.keys() - {topic.name, *ALWAYS_ON}
+    names = needs.keys() - {*ALWAYS_ON}
     unknown = {*only, *without} - names
     if unknown:
         raise InstallError(

@@ -259,8 +259,8 @@ def named(topics: Sequence[Topic], names: Sequence[str]) -> tuple[Topic, ...]:
     return tuple(topic for topic in topics if not names or topic.key in names or topic.name in names)
 
 
-KILL_SWITCH = "kill-switch"
-"""The topic of either project that holds the switch; it has none itself."""
+ALWAYS_ON = ("kill-switch", "runtime")
+"""What the other topics stand on: the switch, which has none itself, and the C++ that they share."""
 
 REGISTRY = "_castoff_topics.py"
 """The generated file in the package of either project by which its Python half knows the topics of the build."""
@@ -273,7 +273,7 @@ def registry(topics: Sequence[Topic], project: str) -> str:
         topics: The topics of the build, all projects', in order.
         project: "torch" or "torch_xla".
     """
-    switched = [topic for topic in topics if topic.name != KILL_SWITCH]
+    switched = [topic for topic in topics if topic.name not in ALWAYS_ON]
     own = [topic for topic in switched if topic.project == project]
     others = [topic for topic in switched if topic.project != project]
     modules = json.dumps({topic.name: topic.module for topic in own}, indent=4)

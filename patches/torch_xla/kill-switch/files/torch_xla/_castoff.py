@@ -7,6 +7,7 @@ The last thing that ``import torch_xla`` does is `_install_topics`. ``CASTOFF_DI
 import ctypes
 import functools
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,14 @@ from torch import _castoff as _torch_castoff
 from . import version
 from ._castoff_topics import TOPICS
 
-__all__ = ["TOPICS", "follow_matmul_precision", "install_kernels", "library", "matmul_precision", "untraced"]
+__all__ = ["TOPICS", "follow_matmul_precision", "install_kernels", "kernels", "library", "matmul_precision", "untraced"]
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
+
+#: A kernel of a topic in the dispatcher's dump of an operator: its dispatch key and the topic, whose folder begins the
+#: path of the file that registered it.
+_REGISTRATION = re.compile(r"^(\w+)(?: \(inactive\))?: registered at torch_xla/([\w-]+)/files/", re.MULTILINE)
 
 #: The precision that was last set, and who is told of a change.
 _heard_precision = "default"
@@ -61,6 +66,18 @@ def install_kernels(topic: str, *arguments: object) -> None:
     error = function(*arguments)
     if error is not None:
         raise ImportError(f"castoff: {topic} cannot take its place: {error.decode()}")
+
+
+def kernels() -> dict[str, dict[str, list[str]]]:
+    """For each operator that topics override in C++, by dispatch key: these topics, the one that is called first first.
+
+    A topic whose kernel does not hand on a call ends the chain; after the last one comes torch_xla's or torch's kernel.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for operator in torch._C._dispatch_get_all_op_names():
+        for key, topic in _REGISTRATION.findall(torch._C._dispatch_dump(operator)):
+            found.setdefault(operator, {}).setdefault(key, []).append(topic)
+    return found
 
 
 def matmul_precision() -> str:

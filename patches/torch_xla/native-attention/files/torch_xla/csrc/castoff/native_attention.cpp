@@ -338,8 +338,8 @@ Tensor kernel(DispatchKeySet keys, const Tensor& query, const Tensor& key, const
     return *std::move(result);
   }
   using Op = at::_ops::scaled_dot_product_attention;
-  return Overridden<Op, dispatch_key>::call(keys, query, key, value, mask, dropout, causal, scale,
-                                            enable_gqa);
+  return Overridden<NativeAttention, Op, dispatch_key>::call(keys, query, key, value, mask, dropout,
+                                                             causal, scale, enable_gqa);
 }
 
 // AutogradXLA is what most calls meet; in inference mode it is Functionalize, or XLA where
@@ -347,7 +347,7 @@ Tensor kernel(DispatchKeySet keys, const Tensor& query, const Tensor& key, const
 template <DispatchKey dispatch_key>
 void install_on() {
   torch::Library& aten = library(torch::Library::IMPL, "aten", dispatch_key);
-  Overridden<at::_ops::scaled_dot_product_attention, dispatch_key>::by(
+  Overridden<NativeAttention, at::_ops::scaled_dot_product_attention, dispatch_key>::by(
       aten, TORCH_FN(kernel<dispatch_key>));
 }
 

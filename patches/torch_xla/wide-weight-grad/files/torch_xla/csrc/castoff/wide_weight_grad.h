@@ -206,8 +206,10 @@ Tensor recorded_if_wanted(const Call& call) {
 
 // ---- kernels that override another
 
+struct WideWeightGrad;
+
 template <class Op>
-using Overridden = ::castoff::Overridden<Op, DispatchKey::AutogradXLA>;
+using Overridden = ::castoff::Overridden<WideWeightGrad, Op, DispatchKey::AutogradXLA>;
 
 template <class Op, class Kernel>
 void override_kernel(torch::Library& library, const Kernel& kernel) {

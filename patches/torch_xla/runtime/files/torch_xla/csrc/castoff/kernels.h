@@ -70,10 +70,12 @@ class QuietOverride final : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-// `key` is a dispatch key or std::nullopt: torch 2.1 has an optional of its own.
+// `key` is a dispatch key or std::nullopt: torch 2.1 has an optional of its own. The dispatcher
+// keeps the place of the call with each kernel, so that one can see which topic it is of.
 template <class Key>
-torch::Library& library(torch::Library::Kind kind, const char* ns, Key key) {
-  return *new torch::Library(kind, ns, key, __FILE__, __LINE__);
+torch::Library& library(torch::Library::Kind kind, const char* ns, Key key,
+                        const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return *new torch::Library(kind, ns, key, file, static_cast<uint32_t>(line));
 }
 
 // A boxed kernel that can hand its call on to the one that it overrides.
@@ -103,8 +105,9 @@ void override_kernel(torch::Library& lib, c10::DispatchKey key, const char* name
            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
 }
 
-// The same for an unboxed kernel of Op, a class in at::_ops: what it overrides.
-template <class Op, c10::DispatchKey key>
+// The same for an unboxed kernel of Op, a class in at::_ops: what it overrides. Topic is any type
+// of the topic, since another one may override the same operator.
+template <class Topic, class Op, c10::DispatchKey key>
 class Overridden {
  public:
   template <class... Arguments>
