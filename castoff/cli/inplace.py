@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +14,6 @@ from castoff.cli.commands import command
 from castoff.cli.options import JsonOption, VerboseOption
 from castoff.core.console import Console
 from castoff.core.context import command_context
-from castoff.core.errors import MachineError
-from castoff.core.interpreter import active_python
 from castoff.core.places import ROOT
 from castoff.inplace import commands
 from castoff.inplace.choice import left_out
@@ -25,7 +25,10 @@ app = typer.Typer()
 EnvironmentOption = Annotated[
     Path | None,
     typer.Option(
-        "--python", metavar="PATH", help="The Python of the environment.", show_default="that of the active one"
+        "--python",
+        metavar="PATH",
+        help="The Python of the environment.",
+        show_default="the active one's, or that of the one that castoff is in",
     ),
 ]
 
@@ -80,12 +83,6 @@ def _names(listed: str | None) -> frozenset[str]:
 
 
 def _python(named: Path | None) -> Path:
-    found = named or active_python()
-    if found is None:
-        raise MachineError(
-            "which environment?",
-            expected="--python, an active environment, or a python3 on PATH",
-            found="none of them",
-            next_step="Name its Python: --python ENVIRONMENT/bin/python",
-        )
-    return Path(found).absolute()
+    """Return the Python of the environment that is meant; never one that is merely first on PATH."""
+    active = os.environ.get("VIRTUAL_ENV")
+    return (named or (Path(active) / "bin" / "python" if active else Path(sys.executable))).absolute()
