@@ -330,6 +330,8 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
 
 // ---- registration
 
+struct NativeAttention;
+
 template <DispatchKey dispatch_key>
 Tensor kernel(DispatchKeySet keys, const Tensor& query, const Tensor& key, const Tensor& value,
               const std::optional<Tensor>& mask, double dropout, bool causal,
