@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what ./build.sh built into fresh environments and tests it.
 #
-#   ./build.sh --target cpu && ./ci/test.sh [--all [--everything]] [--keep DIR] [--pins LIST [--only]]
+#   ./build.sh --target cpu && ./ci/test.sh [--all [--everything]] [--keep-going] [--keep DIR] [--pins LIST [--only]]
 #
 # Without --all: the default pin. The linters, the unit tests, the tests of every topic on CPU-XLA and on the TPU
 # compiler, and on stock wheels those that must fail there; without tests that are marked slow.
@@ -11,6 +11,7 @@
 #                companions, releases, the programs in README and docs
 #   --everything with --all: all parts of what runs in parts, those of a day (tests/slices.py), and on stock wheels also
 #                the tests that tests/stock.json knows, which is written anew; a workflow does that each week
+#   --keep-going when a section fails, go on with the next one, and list at the end which failed
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test, on stock wheels, too; "" for
 #                none. Unless said otherwise "2.8 2.7 2.6 2.1", each case on one of them (tests/earlier_pins.py) and
@@ -39,6 +40,7 @@ all=
 pins='2.8 2.7 2.6 2.1'
 whole=()
 only=
+keep_going=
 # Stock wheels do not change: a test that was seen to fail there as it is now is not run there again.
 known=(--unrecorded)
 # What takes long runs in parts, others each day, and whole where something has changed.
@@ -50,6 +52,7 @@ while [[ $# -gt 0 ]]; do
     --keep) work=${2:?--keep wants a folder} && shift ;;
     --pins) pins=${2?--pins wants a list} && whole=(--whole) && shift ;;
     --only) only=yes ;;
+    --keep-going) keep_going=yes ;;
     -h | --help) usage && exit ;;
     *) usage >&2 && exit 2 ;;
   esac
@@ -81,7 +84,7 @@ else
 fi
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
-rm -f "$work/untested"
+rm -f "$work/untested" "$work/failed"
 
 environment() { # kind, or kind-pin
   rm -rf "${work:?}/$1"
@@ -184,6 +187,10 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   section "pin $pin: castoff doctor" .venv/bin/castoff doctor --python "$work/patched-$pin/bin/python"
   [[ $pin != 2.6 ]] || section "pin 2.6: the hunks are proven; upstream's own tests end alike" \
     ci/upstream.sh "$work/stock-2.6" "$work/patched-2.6" "$work/upstream"
+}
+
+all_went_well() { # with --keep-going: whether each section did
+  [[ ! -s ${failed_sections-} ]] || { echo "these sections failed, in $SECONDS s:" && cat "$failed_sections" && exit 1; }
 }
 
 # ---- the default pin
@@ -311,12 +318,14 @@ for kind in patched stock; do
   section "environment: $kind" environment "$kind"
 done
 section 'the TPU compiler: environment' make_compiler 2.9
+[[ -z $keep_going ]] || failed_sections=$work/failed
 # Some of it takes one core.
 lanes 2 topics house
 if [[ -n $all ]]; then
   # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
   lanes 2 other_pins slow_tests docs audits wheels costs tpus operators programs trainings upstream
 fi
+all_went_well
 if [[ -s $work/untested ]]; then
   echo "NOT TESTED: pin$(<"$work/untested"), because its CPython is missing. The rest has no problems, in $SECONDS s"
 else
