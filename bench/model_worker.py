@@ -135,8 +135,8 @@ def judged(found: Ran, cpu: Ran, right: Ran) -> tuple[str, str]:
 
 
 def total_error(found: Ran, right: Ran) -> float:
-    """The error of all gradients together."""
-    apart = sum(norm(found.gradients[name] - value) ** 2 for name, value in right.gradients.items())
+    """The error of all gradients together; one that is missing is all wrong."""
+    apart = sum(norm(found.gradients.get(name, 0 * value) - value) ** 2 for name, value in right.gradients.items())
     return (apart / max(sum(norm(value) ** 2 for value in right.gradients.values()), 1e-30)) ** 0.5
 
 

@@ -495,6 +495,11 @@ def built(architecture: Architecture) -> Built:
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == "StochasticDepth":
             module.p = 0.0
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1 and not weight.any():
+                weight.normal_(std=0.1)  # of a router that is all zeros, all experts are the best ones
     parameters = sum(p.numel() for p in model.parameters())
     if parameters > MOST_PARAMETERS:
         raise ValueError(f"{parameters:,} parameters")

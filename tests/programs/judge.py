@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch_xla
 from record import RIGHT
 from torch.utils._pytree import tree_flatten
 
@@ -40,13 +41,14 @@ class Run:
     error: BaseException | None = None
 
 
-def run(program: Any, device: torch.device, *, fetch: bool = True) -> Run:
+def run(program: Any, device: torch.device) -> Run:
     """Run a program on a device. Results are fetched here, as an error of a graph is one of the program."""
     torch.manual_seed(0)
     try:
         leaves = tree_flatten(program(device))[0]
-        if fetch:
-            leaves = [x.detach().cpu() if isinstance(x, torch.Tensor) else x for x in leaves]
+        if any(isinstance(x, torch.Tensor) and x.device.type == "xla" for x in leaves):
+            torch_xla.sync()  # one graph for all results
+        leaves = [x.detach().cpu() if isinstance(x, torch.Tensor) else x for x in leaves]
     except BaseException as error:  # torch.distributed.checkpoint's is no Exception
         return Run([], error)
     return Run(leaves)
