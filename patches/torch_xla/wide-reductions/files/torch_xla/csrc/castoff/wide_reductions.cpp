@@ -1,4 +1,4 @@
-// Sums, means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
+// Means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
 // rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
 // torch documents.
 
@@ -25,13 +25,6 @@ void reduce_wide(Call& call) {
   call[dtype] = ScalarType::Float;
   call.proceed();
   round(call, to);
-}
-
-// Sums without dtype=; the others are right. The gradient of a broadcast operand is such a sum.
-template <size_t dtype>
-void sum(Call& call) {
-  if (C10_LIKELY(call[dtype].isNone())) return compute_wide(call);
-  call.proceed();
 }
 
 // ---- softmax
@@ -63,8 +56,6 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, reduce_wide<1>, {{"aten::mean", ""}});
   remedy(xla, reduce_wide<3>, {{"aten::mean", "dim"}});
-  remedy(xla, sum<1>, {{"aten::sum", ""}});
-  remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
   remedy(xla, reduce_wide<4>,
          {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
   remedy(xla, softmax, {{"aten::_softmax", ""}});
