@@ -1,6 +1,6 @@
 """Runs small models on the wheels of this environment, against the CPU, and prints a line of JSON for each.
 
-    PJRT_DEVICE=CPU ENVIRONMENT/bin/python bench/model_worker.py [NAME…]
+    ENVIRONMENT/bin/python bench/model_worker.py [NAME…]
 
 Each model runs in a fork of this process, in float32, bfloat16 and under autocast: a forward with its loss, a backward,
 buffers, and four steps of AdamW. In float32 the CPU's float32 is what is right. In the others the CPU's float32 is the

@@ -59,6 +59,7 @@ def test_remainders(dtype):
     assert_same([torch.remainder, torch.fmod, torch.floor_divide, lambda _, b: 5.5 % b, *by_numbers], a, b)
 
 
+@pytest.mark.since("2.9", "the signs of zero of the CPU's activations")
 @fails_on_stock
 @of_every_float
 def test_activations(dtype):

@@ -98,10 +98,9 @@ def test_wide_gradients_cost_no_more_cycles_than_buffers_by_hand() -> None:
         assert made.step_cycles(kinds["wide"]) <= made.step_cycles(kinds["buffer"])
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("figure", ["losses", "errors"])
-def test_the_page_has_the_charts(figure: str, theme: str) -> None:
-    name = f"training-{figure}-{theme}.svg"
+def test_the_page_has_the_charts(figure: str) -> None:
+    name = f"training-{figure}.svg"
     assert f"images/{name}" in PAGE.read_text(encoding="utf-8")
     drawn = "".join(ET.parse(ROOT / "docs" / "images" / name).getroot().itertext())
     names = made.NAMES if figure == "losses" else made.GRADIENT_NAMES
