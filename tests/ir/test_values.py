@@ -666,13 +666,18 @@ def test_ir_of_steps():
 %1 = f32[2,3] xla::cast(%0)
 %2 = f32[2,3] aten::gelu(%1)
 %3 = bf16[2,3] xla::cast(%2)
-%4 = f32[2,3] xla::cast(%0)
-%5 = f32[2,3] aten::log_softmax(%4)
-%6 = bf16[2,3] xla::cast(%5)
-%7 = f32[2,3] xla::cast(%0)
-%8 = f32[2,3] aten::cumsum(%7)
-%9 = bf16[2,3] xla::cast(%8)
-return %3, %6, %9
+%4 = bf16[] prim::Constant()
+%5 = bf16[2,3] aten::mul(%0, %4)
+%6 = f64[] xla::device_data()
+%7 = pred[2,3] aten::lt(%0, %6)
+%8 = bf16[2,3] aten::where(%7, %5, %3)
+%9 = f32[2,3] xla::cast(%0)
+%10 = f32[2,3] aten::log_softmax(%9)
+%11 = bf16[2,3] xla::cast(%10)
+%12 = f32[2,3] xla::cast(%0)
+%13 = f32[2,3] aten::cumsum(%12)
+%14 = bf16[2,3] xla::cast(%13)
+return %8, %11, %14
 """,
     )
 
