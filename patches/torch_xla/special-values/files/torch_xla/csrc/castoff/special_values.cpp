@@ -77,7 +77,8 @@ void remainder(Call& call) {
   if (!c10::isFloatingType(dtype)) return call.proceed();
   const Below below;
   const ScalarType wide = is_half(dtype) ? ScalarType::Float : dtype;
-  const Tensor a = operand(self, other, wide), b = operand(other, self, wide);
+  // Operands have the common dtype first, as in torch.
+  const Tensor a = operand(self, other, dtype).to(wide), b = operand(other, self, dtype).to(wide);
   call.answer(remainder_of(a, b).to(dtype));
 }
 
