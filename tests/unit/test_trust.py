@@ -11,7 +11,8 @@ def read_by_the_topics() -> set[str]:
     sources = [
         path for part in ("files", "overlay") for path in ROOT.glob(f"patches/*/*/{part}/**/*") if path.is_file()
     ]
-    shown = [path for path in sources if path.name != "castoff_doctor.py"]  # a command, not part of an import
+    code = [path for path in sources if path.suffix in {".py", ".pth", ".cpp", ".h"}]
+    shown = [path for path in code if path.name != "castoff_doctor.py"]  # a command, not part of an import
     return {name for path in shown for name in READS.findall(path.read_text(encoding="utf-8"))}
 
 
