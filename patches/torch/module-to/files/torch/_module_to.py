@@ -16,8 +16,9 @@ from torch import _castoff
 __all__ = ["in_place"]
 
 _ENABLED = _castoff.enabled("module-to")
-_carry = _castoff.library().castoff_module_to_carry
-_carry.restype, _carry.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p)
+if _ENABLED:
+    _carry = _castoff.library().castoff_module_to_carry
+    _carry.restype, _carry.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p)
 
 _warned = False
 

@@ -1,0 +1,103 @@
+"""Functions for backend "openxla" that write to XLA tensors which share their memory run uncompiled.
+
+AOTAutograd rebuilds inputs of one memory from a base and their ``storage_offset()``, which is 0 for every XLA tensor:
+each of four slices of a cache would be its first one (pytorch/xla#8832).
+"""
+
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import _castoff
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["uncompiled_if_shared_inputs_are_written"]
+
+_ENABLED = _castoff.enabled("compiled-views")
+
+_Compiled = Callable[..., Any]
+_warned = False
+
+
+def uncompiled_if_shared_inputs_are_written(compile_fn: _Compiled) -> _Compiled:
+    """The backend ``compile_fn(graph, inputs, **options)``, but for graphs that write to inputs of one memory.
+
+    Those are returned as they are: they run operator by operator, as in eager mode, which is right. A warning says so
+    once a process.
+    """
+    if not _ENABLED:
+        return compile_fn
+
+    @functools.wraps(compile_fn)
+    def compile_or_leave(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> _Compiled:
+        shared = _shared_memory(inputs)
+        if not shared or not _writes_to(shared, graph, inputs):
+            return compile_fn(graph, inputs, **options)
+        _warn_once()
+        return graph.forward
+
+    return compile_or_leave
+
+
+def _shared_memory(inputs: Sequence[Any]) -> set[int]:
+    """The storages that more than one XLA tensor of ``inputs`` has."""
+    storages = Counter(_memory(x) for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "xla")
+    return {storage for storage, tensors in storages.items() if tensors > 1}
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _writes_to(storages: set[int], graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether ``graph``, run on fake tensors like its ``inputs``, writes to one of ``storages``.
+
+    A graph that cannot run on fake tensors outside of AOTAutograd is left to it.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+    pairs = [(fake, x) for fake, x in zip(fakes, inputs, strict=True) if isinstance(x, torch.Tensor)]
+    writes = _Writes({_memory(fake) for fake, x in pairs if _memory(x) in storages})
+    try:
+        with torch.no_grad(), mode, writes:
+            graph(*fakes)
+    except Exception:
+        return writes.seen
+    return writes.seen
+
+
+class _Writes(TorchDispatchMode):
+    """Whether an operator has written to one of ``storages``."""
+
+    def __init__(self, storages: set[int]) -> None:
+        super().__init__()
+        self.seen = False
+        self._storages = storages
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for index, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = args[index] if index < len(args) else kwargs.get(argument.name)
+                    self.seen = self.seen or any(
+                        _memory(tensor) in self._storages
+                        for tensor in torch.utils._pytree.tree_leaves(value)
+                        if isinstance(tensor, torch.Tensor)
+                    )
+        return func(*args, **kwargs)
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "castoff: a function compiled with backend 'openxla' writes to inputs that are views of one XLA tensor; "
+            "it runs uncompiled. Pass the base, and make the views inside the function, to have it compiled.",
+            stacklevel=2,
+        )
