@@ -1,0 +1,80 @@
+"""What the functions of the table share."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def only(condition: Callable) -> Callable:
+    """A decorator: the function is for the calls whose arguments meet the condition.
+
+    For operators with a kernel of torch_xla's own, which is to answer all others as soon as without castoff.
+    """
+
+    def decorated(function: Callable) -> Callable:
+        function.condition = condition
+        return function
+
+    return decorated
+
+
+def integral(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex()
+
+
+def as_floating(x: Tensor) -> Tensor:
+    return x.to(torch.get_default_dtype()) if integral(x) else x
+
+
+def promoted(x: Tensor, y: Tensor, floating: bool = False) -> tuple[Tensor, Tensor]:
+    """Both in the dtype of ``x + y``; with ``floating``, in the default dtype if that is an integer."""
+    dtype = torch.result_type(x, y)
+    if floating and not dtype.is_floating_point and not dtype.is_complex:
+        dtype = torch.get_default_dtype()
+    return x.to(dtype), y.to(dtype)
+
+
+def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits of ``x`` as another dtype of the same width."""
+    import torch_xla
+    from torch_xla.core import xla_builder
+
+    builder = xla_builder.create_builder("bitcast")
+    cast = xla_builder.mkparam(builder, 0, xla_builder.tensor_shape(x)).bitcast(xla_builder.Op.from_torch_type(dtype))
+    return torch_xla._XLAC._xla_user_computation("xla::bitcast", [x], cast.build("bitcast"))[0]
+
+
+def add_along(values: Tensor, index: Tensor, size: int, dim: int) -> Tensor:
+    """The adjoint of ``index_select(dim, index)``: sums of the slices of ``values`` with the same index."""
+    dim = dim % values.dim()
+    shape = [*values.shape[:dim], size, *values.shape[dim + 1 :]]
+    return values.new_zeros(shape).index_add(dim, index, values)
+
+
+_AUTOGRAD = (torch._C.DispatchKey.AutogradXLA, torch._C.DispatchKey.AutogradFunctionality)
+
+
+@contextlib.contextmanager
+def _autograd() -> Iterator[None]:
+    """Autograd within a kernel, which the dispatcher calls with autograd off."""
+    excluded = [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _AUTOGRAD]
+    for key in _AUTOGRAD:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        for key, was in zip(_AUTOGRAD, excluded, strict=True):
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, was)
+
+
+def gradients(function: Callable, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[Any, ...]:
+    """The gradients of ``inputs`` of a differentiable function of them; zeros where it does not use one."""
+    with _autograd():
+        inputs = [t.detach().requires_grad_() for t in inputs]
+        outputs = function(*inputs)
+        found = torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+    return tuple(torch.zeros_like(t) if g is None else g for t, g in zip(inputs, found, strict=True))

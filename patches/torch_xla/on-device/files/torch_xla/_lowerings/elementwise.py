@@ -1,0 +1,294 @@
+"""Elementwise functions and small reductions."""
+
+import math
+from collections.abc import Sequence
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from .common import as_floating, bitcast, integral, promoted
+
+_LN2 = math.log(2)
+
+
+def exp2(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return torch.exp(x * _LN2)
+    x = as_floating(x)
+    whole = torch.round(x.clamp(-1000, 1000))
+    # 2**whole is exact; the rest is at most a half, so that its rounding does not grow with x.
+    scaled = torch.exp((x.clamp(-1100, 1100) - whole) * _LN2) * torch.pow(2.0, whole)
+    return torch.where(torch.isfinite(x), scaled, torch.exp(x))
+
+
+def sinc(x: Tensor) -> Tensor:
+    x = as_floating(x)
+    angle = x * math.pi
+    return torch.where(x == 0, torch.ones_like(x), torch.sin(angle) / torch.where(x == 0, torch.ones_like(x), angle))
+
+
+def signbit(x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        return x < 0 if x.dtype not in (torch.bool, torch.uint8) else torch.zeros_like(x, dtype=torch.bool)
+    bits = torch.int64 if x.dtype == torch.float64 else torch.int32
+    return bitcast(x, bits) < 0
+
+
+def copysign(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y, floating=True)
+    return torch.where(signbit(y), -x.abs(), x.abs())
+
+
+def _of_the_other(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    return torch.where(torch.isnan(x), y, torch.where(torch.isnan(y), x, chosen))
+
+
+def fmax(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    return torch.maximum(x, y) if integral(x) else _of_the_other(x, y, torch.where(x >= y, x, y))
+
+
+def fmin(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    return torch.minimum(x, y) if integral(x) else _of_the_other(x, y, torch.where(x <= y, x, y))
+
+
+def heaviside(x: Tensor, values: Tensor) -> Tensor:
+    if x.dtype != values.dtype or x.is_complex():
+        return NotImplemented  # an error of torch
+    return torch.where(x == 0, values, (x > 0).to(x.dtype))
+
+
+def hypot(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    x, y = x.abs(), y.abs()
+    large, small = torch.maximum(x, y), torch.minimum(x, y)
+    ratio = small / torch.where(large == 0, torch.ones_like(large), large)
+    found = large * torch.sqrt(1 + ratio * ratio)
+    # Not left to the maximum, which loses NaN on CPU-XLA.
+    found = torch.where(torch.isnan(x) | torch.isnan(y), torch.full_like(found, math.nan), found)
+    return torch.where(torch.isinf(x) | torch.isinf(y), torch.full_like(found, math.inf), found)
+
+
+def angle(x: Tensor) -> Tensor:
+    if x.is_complex():
+        parts = torch.view_as_real_copy(x)
+        return torch.atan2(parts[..., 1], parts[..., 0])
+    found = as_floating(torch.where(x < 0, 1, 0)) * math.pi
+    return torch.where(torch.isnan(x), x, found.to(x.dtype)) if x.is_floating_point() else found
+
+
+def logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    if x.is_complex() or y.is_complex():
+        return NotImplemented
+    x, y = promoted(x, y)
+    largest = torch.maximum(x, y)
+    found = largest + torch.log1p(torch.exp(-(x - y).abs()))
+    return torch.where(torch.isinf(x) & (x == y), x, found)
+
+
+def logaddexp2(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    largest = torch.maximum(x, y)
+    found = largest + torch.log1p(torch.exp(-(x - y).abs() * _LN2)) / _LN2
+    return torch.where(torch.isinf(x) & (x == y), x, found)
+
+
+def nansum(x: Tensor, dim: Optional[Sequence[int]], keepdim: bool, dtype: Optional[torch.dtype]) -> Tensor:
+    if x.is_complex():
+        return NotImplemented
+    if x.is_floating_point():
+        x = torch.where(torch.isnan(x), torch.zeros_like(x), x)
+    return torch.sum(x, dim if dim is None or len(dim) else None, keepdim, dtype=dtype)
+
+
+def vdot(x: Tensor, y: Tensor) -> Tensor:
+    return torch.dot(x.conj_physical() if x.is_complex() else x, y)
+
+
+def addmv(x: Tensor, matrix: Tensor, vector: Tensor, beta: float, alpha: float) -> Tensor:
+    product = torch.mv(matrix, vector)
+    if alpha != 1:
+        product = product * alpha
+    return product.clone() if beta == 0 and x.numel() else _plus(x, beta, product)
+
+
+def addbmm(x: Tensor, first: Tensor, second: Tensor, beta: float, alpha: float) -> Tensor:
+    batches, rows, inner = first.shape
+    product = torch.mm(first.permute(1, 0, 2).reshape(rows, batches * inner), second.reshape(batches * inner, -1))
+    if alpha != 1:
+        product = product * alpha
+    return product if beta == 0 else _plus(x, beta, product)
+
+
+def _plus(x: Tensor, beta: float, product: Tensor) -> Tensor:
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+def aminmax(x: Tensor, dim: Optional[int], keepdim: bool) -> tuple[Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    dims = list(range(x.dim())) if dim is None else [dim] if x.dim() else []
+    if not dims:
+        return x.clone(), x.clone()
+    return torch.amin(x, dims, keepdim), torch.amax(x, dims, keepdim)
+
+
+def renorm(x: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    dims = [d for d in range(x.dim()) if d != dim % x.dim()]
+    norm = torch.linalg.vector_norm(x, p, dims, keepdim=True)
+    return x * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
+
+
+def round_decimals(x: Tensor, decimals: int) -> Tensor:
+    if integral(x):
+        return NotImplemented if decimals < 0 else x.clone()
+    if decimals == 0:
+        return torch.round(x)
+    scale = 10.0 ** abs(decimals)
+    return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
+
+
+def complex(real: Tensor, imaginary: Tensor) -> Tensor:
+    if real.dtype not in (torch.float32, torch.float64) or real.dtype != imaginary.dtype:
+        return NotImplemented
+    real, imaginary = torch.broadcast_tensors(real, imaginary)
+    return torch.view_as_complex_copy(torch.stack([real, imaginary], -1))
+
+
+def polar(absolute: Tensor, angle: Tensor) -> Tensor:
+    if absolute.dtype not in (torch.float32, torch.float64) or absolute.dtype != angle.dtype:
+        return NotImplemented
+    return complex(absolute * torch.cos(angle), absolute * torch.sin(angle))
+
+
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    if x.is_complex():
+        return NotImplemented
+    if x.numel() == 0 or x.dim() == 0:
+        return x.clone()
+    # Steps of 1, 2, 4, … elements: the exponents are never larger than their sum.
+    dim, step = dim % x.dim(), 1
+    while step < x.shape[dim]:
+        before = torch.cat(
+            [torch.full_like(x.narrow(dim, 0, step), -math.inf), x.narrow(dim, 0, x.shape[dim] - step)], dim
+        )
+        x = logaddexp(x, before)
+        step *= 2
+    return x
+
+
+def cumprod(x: Tensor, dim: int, dtype: Optional[torch.dtype]) -> Tensor:
+    if (dtype or (torch.int64 if integral(x) else x.dtype)) != torch.int64:
+        return NotImplemented
+    x = x.to(torch.int64)
+    if x.numel() == 0 or x.dim() == 0:
+        return x.clone()
+    dim, step = dim % x.dim(), 1
+    while step < x.shape[dim]:
+        before = torch.cat([torch.ones_like(x.narrow(dim, 0, step)), x.narrow(dim, 0, x.shape[dim] - step)], dim)
+        x = x * before
+        step *= 2
+    return x
+
+
+def isposinf(x: Tensor) -> Tensor:
+    return x == math.inf if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+def gcd(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    x, y = (t.abs() for t in torch.broadcast_tensors(x, y))
+    # Lamé: the number of steps is below five times the decimal digits of the smaller number.
+    steps = {torch.uint8: 13, torch.int8: 12, torch.int16: 24, torch.int32: 48}.get(x.dtype, 93)
+    for _ in range(steps):
+        zero = y == 0
+        rest = torch.fmod(x, torch.where(zero, torch.ones_like(y), y))
+        x, y = torch.where(zero, x, y), torch.where(zero, y, rest)
+    return x
+
+
+def lcm(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    divisor = gcd(x, y)
+    zero = divisor == 0
+    quotient = torch.div(x, torch.where(zero, torch.ones_like(divisor), divisor), rounding_mode="trunc")
+    return torch.where(zero, torch.zeros_like(divisor), (quotient * y).abs())
+
+
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    narrow = x.dtype == torch.float32
+    bits_dtype, digits, bias = (torch.int32, 23, 126) if narrow else (torch.int64, 52, 1022)
+    mask = 0xFF if narrow else 0x7FF
+    bits = bitcast(x, bits_dtype)
+    exponent = (bits >> digits) & mask
+    special = (x == 0) | ~torch.isfinite(x) | (exponent == 0)
+    cleared = bits & ~(mask << digits)
+    mantissa = bitcast(cleared | (bias << digits), x.dtype)
+    found = (exponent - bias).to(torch.int32)
+    return torch.where(special, x, mantissa), torch.where(special, torch.zeros_like(found), found)
+
+
+def nextafter(x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype not in (torch.float32, torch.float64) or x.dtype != y.dtype:
+        return NotImplemented
+    x, y = torch.broadcast_tensors(x, y)
+    bits_dtype = torch.int32 if x.dtype == torch.float32 else torch.int64
+    bits = bitcast(x, bits_dtype)
+    away = torch.where(signbit(x), y < x, y > x)
+    moved = bitcast(bits + torch.where(away, 1, -1).to(bits_dtype), x.dtype)
+    info = torch.finfo(x.dtype)
+    smallest = torch.where(y > 0, info.tiny * info.eps, -info.tiny * info.eps).to(x.dtype)
+    moved = torch.where(x == 0, smallest, moved)
+    moved = torch.where(x == y, y, moved)
+    return torch.where(torch.isnan(x) | torch.isnan(y), torch.full_like(x, math.nan), moved)
+
+
+def linalg_cross(x: Tensor, y: Tensor, dim: int) -> Tensor:
+    x, y = promoted(x, y)
+    if x.dim() != y.dim() or x.shape[dim] != 3 or y.shape[dim] != 3:
+        return NotImplemented  # an error of torch
+    x, y = torch.broadcast_tensors(x, y)
+    return x.roll(-1, dim) * y.roll(-2, dim) - x.roll(-2, dim) * y.roll(-1, dim)
+
+
+def isin(elements: Tensor, others: Tensor, assume_unique: bool, invert: bool) -> Tensor:
+    elements, others = (
+        t if isinstance(t, Tensor) else torch.tensor(t, device=_device(elements, others)) for t in (elements, others)
+    )
+    if others.numel() > 64 and not elements.is_complex():
+        from .selection import found_in_sorted
+
+        found = found_in_sorted(elements, others)
+    else:
+        found = (elements.unsqueeze(-1) == others.reshape(-1)).any(-1)
+    return found.logical_not() if invert else found
+
+
+def _device(*values: Union[Tensor, float]) -> torch.device:
+    return next(v.device for v in values if isinstance(v, Tensor))
+
+
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    if x.dim() < 3 or groups <= 0 or x.shape[1] % groups or x.numel() == 0:
+        return NotImplemented
+    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    return split.transpose(1, 2).reshape(x.shape)
+
+
+def entr(x: Tensor) -> Tensor:
+    x = as_floating(x)
+    inside = x > 0
+    found = torch.where(inside, -x * torch.log(torch.where(inside, x, torch.ones_like(x))), torch.zeros_like(x))
+    return torch.where(x < 0, torch.full_like(x, -math.inf), torch.where(torch.isnan(x), x, found))
+
+
+def xlog1py(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y, floating=True)
+    found = torch.where(x == 0, torch.zeros_like(x), x * torch.log1p(y))
+    return torch.where(torch.isnan(y), y, found)

@@ -1,0 +1,161 @@
+"""Reductions by index, and bags of embeddings."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .common import integral, only
+
+
+@only(lambda x, dim, index, source, reduce, include_self: reduce == "mean" or not include_self or x.dim() == 0)
+def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool) -> Tensor:
+    if x.is_complex():
+        return NotImplemented
+    if index.numel() == 0:
+        return x.clone()
+    if x.dim() == 0:
+        found = _scattered(x.reshape(1), 0, index.reshape(1), source.reshape(1), reduce, include_self)
+        return found.reshape(())
+    return _scattered(x, dim, index, source, reduce, include_self)
+
+
+def _identity(x: Tensor, reduce: str) -> Tensor:
+    if reduce in ("sum", "mean", "prod"):
+        return torch.full_like(x, int(reduce == "prod"))
+    info = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+    lowest, highest = (-float("inf"), float("inf")) if x.is_floating_point() else (info.min, info.max)
+    return torch.full_like(x, lowest if reduce == "amax" else highest)
+
+
+def _scattered(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool) -> Tensor:
+    part = source[tuple(slice(0, n) for n in index.shape)]
+    counted = torch.float32 if x.dtype == torch.bool else x.dtype
+    ones = torch.ones_like(part, dtype=counted)
+    added = torch.zeros_like(x, dtype=counted).scatter_add(dim, index, ones)
+    base = x if include_self else torch.where(added > 0, _identity(x, reduce), x)
+    if reduce != "mean":
+        return torch.scatter_reduce(base, dim, index, part, reduce)
+    total = base.scatter_add(dim, index, part)
+    count = (added + 1 if include_self else added).clamp(min=1)
+    return torch.div(total, count, rounding_mode="floor") if integral(x) else total / count
+
+
+def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool) -> Tensor:
+    if index.dim() > 1 or x.is_complex() or x.dtype == torch.bool:
+        return NotImplemented
+    if index.numel() == 0:
+        return x.clone()
+    whole, source = (x.reshape(1), source.reshape(1)) if x.dim() == 0 else (x, source)
+    dim = dim % whole.dim()
+    places = index.long().reshape([-1] + [1] * (whole.dim() - 1 - dim)).expand(source.shape)
+    return _scattered(whole, dim, places, source, reduce, include_self).reshape(x.shape)
+
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Optional[Tensor],
+    include_last_offset: bool,
+    padding_idx: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    if indices.numel() == 0 or bags <= 0 or weight.numel() == 0:
+        return NotImplemented
+    indices, offsets = indices.long(), offsets.long()
+    starts = offsets.narrow(0, 0, bags)
+    number = torch.arange(indices.shape[0], device=weight.device)
+    bag_of = (starts.unsqueeze(0) <= number.unsqueeze(1)).sum(1) - 1
+    rows = weight.index_select(0, indices)
+    real = indices != padding_idx
+    bag_size = torch.zeros_like(starts).index_add(0, bag_of, real.long())
+    if mode == _MAX:
+        output, chosen = _bag_maxima(rows, indices, real, bag_of, bags, bag_size)
+        return output, bag_of, bag_size, chosen
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    rows = torch.where(real.unsqueeze(1), rows, torch.zeros_like(rows))
+    output = rows.new_zeros(bags, rows.shape[1]).index_add(0, bag_of, rows)
+    if mode == _MEAN:
+        output = output / bag_size.clamp(min=1).to(output.dtype).unsqueeze(1)
+    return output, bag_of, bag_size, torch.zeros_like(bag_size)
+
+
+def _bag_maxima(rows, indices, real, bag_of, bags: int, bag_size) -> tuple[Tensor, Tensor]:
+    width = rows.shape[1]
+    lowest = torch.full_like(rows, -float("inf"))
+    inside = torch.where(real.unsqueeze(1), rows, lowest)
+    place = bag_of.unsqueeze(1).expand(-1, width)
+    largest = torch.full([bags, width], -float("inf"), dtype=rows.dtype, device=rows.device)
+    largest = largest.scatter_reduce(0, place, inside, "amax")
+    hit = (inside == largest.index_select(0, bag_of)) & real.unsqueeze(1)
+    number = torch.arange(indices.shape[0], device=rows.device).unsqueeze(1).expand(-1, width)
+    first = torch.full([bags, width], indices.shape[0], device=rows.device)
+    first = first.scatter_reduce(0, place, torch.where(hit, number, torch.full_like(number, indices.shape[0])), "amin")
+    chosen = indices.index_select(0, first.clamp(max=indices.shape[0] - 1).reshape(-1)).reshape(bags, width)
+    empty = (bag_size == 0).unsqueeze(1)
+    zero = torch.zeros_like(largest)
+    return torch.where(empty, zero, largest), torch.where(empty, torch.full_like(chosen, -1), chosen)
+
+
+def embedding_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    bag_of: Tensor,
+    bag_size: Tensor,
+    chosen: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Optional[Tensor],
+    padding_idx: int,
+) -> Tensor:
+    if sparse or indices.numel() == 0 or bag_of.numel() != indices.numel():
+        return NotImplemented
+    indices = indices.long()
+    zeros = grad.new_zeros(num_weights, grad.shape[1])
+    if mode == _MAX:
+        values = torch.where(chosen >= 0, grad, torch.zeros_like(grad))
+        return zeros.scatter_add(0, chosen.clamp(min=0), values)
+    if mode == _MEAN:
+        grad = grad / bag_size.clamp(min=1).to(grad.dtype).unsqueeze(1)
+    rows = grad.index_select(0, bag_of.long())
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    if scale_grad_by_freq:
+        counts = grad.new_zeros(num_weights).index_add(0, indices, torch.ones_like(indices, dtype=grad.dtype))
+        rows = rows / counts.index_select(0, indices).unsqueeze(1)
+    rows = torch.where((indices != padding_idx).unsqueeze(1), rows, torch.zeros_like(rows))
+    return zeros.index_add(0, indices, rows)
+
+
+def embedding_bag_weights_backward(
+    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, mode: int, padding_idx: int
+) -> Tensor:
+    if mode != _SUM or indices.numel() == 0 or bag_of.numel() != indices.numel():
+        return NotImplemented
+    products = grad.index_select(0, bag_of.long()) * weight.index_select(0, indices.long())
+    found = products.sum(1)
+    return torch.where(indices != padding_idx, found, torch.zeros_like(found))
+
+
+def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    if indices.numel() == 0:
+        return weight.clone()
+    used = torch.zeros(weight.shape[0], device=weight.device).index_add(0, indices.reshape(-1).long(), _ones(indices))
+    norm = torch.linalg.vector_norm(weight, norm_type, [1], keepdim=True)
+    too_large = (norm > max_norm) & (used > 0).unsqueeze(1)
+    return torch.where(too_large, weight * (max_norm / (norm + 1e-7)), weight)
+
+
+def _ones(indices: Tensor) -> Tensor:
+    return torch.ones(indices.numel(), device=indices.device)

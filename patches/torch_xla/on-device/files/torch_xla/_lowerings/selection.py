@@ -1,0 +1,169 @@
+"""What sorting and counting give: medians, modes, positions in sorted sequences."""
+
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from .common import only, promoted
+
+_COUNTED = 1024
+"""Positions in a sequence up to so long are counted; in a longer one they are found by bisection."""
+
+
+def _kth(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, Tensor]:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    values, index = torch.sort(x, dim=dim, stable=True)
+    size = x.shape[dim]
+    wanted = torch.full_like(values.narrow(dim, 0, 1), (size - 1) // 2, dtype=torch.int64)
+    if x.is_floating_point():
+        is_nan = torch.isnan(x)
+        nans = is_nan.sum(dim, keepdim=True)
+        if ignore_nan:
+            wanted = torch.div((size - nans - 1).clamp(min=0), 2, rounding_mode="floor")
+        else:
+            first_nan = is_nan.to(torch.int32).argmax(dim, keepdim=True)
+    found, places = torch.gather(values, dim, wanted), torch.gather(index, dim, wanted)
+    if x.is_floating_point():
+        hit = nans == size if ignore_nan else nans > 0
+        found = torch.where(hit, torch.full_like(found, float("nan")), found)
+        if not ignore_nan:
+            places = torch.where(hit, first_nan, places)
+    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def _of_all(x: Tensor, ignore_nan: bool) -> Tensor:
+    if x.numel() == 0 or x.is_complex():
+        return NotImplemented
+    return _kth(x.reshape(-1), 0, False, ignore_nan)[0]
+
+
+def median(x: Tensor) -> Tensor:
+    return _of_all(x, False)
+
+
+def nanmedian(x: Tensor) -> Tensor:
+    return _of_all(x, True)
+
+
+def median_dim(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    return NotImplemented if x.numel() == 0 else _kth(x, dim, keepdim, False)
+
+
+def nanmedian_dim(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    return NotImplemented if x.numel() == 0 else _kth(x, dim, keepdim, True)
+
+
+def mode(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    if x.numel() == 0:
+        return NotImplemented
+    if x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    dim, size = dim % x.dim(), x.shape[dim]
+    values, index = torch.sort(x, dim=dim, stable=True)
+    number = torch.arange(size, device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim)).expand(x.shape)
+    before = torch.cat([values.narrow(dim, 0, 1), values.narrow(dim, 0, size - 1)], dim)
+    starts = torch.where((values != before) | (number == 0), number, torch.zeros_like(number))
+    length = number - torch.cummax(starts, dim)[0]
+    longest = length.amax(dim, keepdim=True)
+    end = torch.where(length == longest, number, torch.full_like(number, size)).amin(dim, keepdim=True)
+    found, places = torch.gather(values, dim, end), torch.gather(index, dim, end)
+    return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
+
+
+def _position(ordered: Tensor, values: Tensor, right: bool) -> Tensor:
+    """For each of ``values`` [..., M] how many of ``ordered`` [..., N] go before it."""
+    size = ordered.shape[-1]
+    if size <= _COUNTED:
+        ordered, values = ordered.unsqueeze(-2), values.unsqueeze(-1)
+        after = ordered > values if right else ordered >= values
+        return after.logical_not().sum(-1)
+    ordered_rows = ordered.expand(*values.shape[:-1], size) if ordered.dim() == 1 else ordered
+    low = torch.zeros_like(values, dtype=torch.int64)
+    high = torch.full_like(low, size)
+    for _ in range(size.bit_length()):
+        middle = torch.div(low + high, 2, rounding_mode="floor")
+        here = torch.gather(ordered_rows, -1, middle.clamp(max=size - 1))
+        after = here > values if right else here >= values
+        open_ = low < high
+        low, high = (
+            torch.where(open_ & after.logical_not(), middle + 1, low),
+            torch.where(open_ & after, middle, high),
+        )
+    return low
+
+
+def found_in_sorted(elements: Tensor, others: Tensor) -> Tensor:
+    """Which elements are among the others."""
+    elements, others = promoted(elements, others)
+    ordered = torch.sort(others.reshape(-1))[0]
+    place = _position(ordered, elements.reshape(1, -1), False).clamp(max=ordered.numel() - 1)
+    return (ordered.index_select(0, place.reshape(-1)) == elements.reshape(-1)).reshape(elements.shape)
+
+
+def searchsorted(
+    ordered: Tensor,
+    values: Union[Tensor, float],
+    out_int32: bool,
+    right: bool,
+    side: Optional[str],
+    sorter: Optional[Tensor],
+) -> Tensor:
+    if (side == "left" and right) or ordered.dim() == 0:
+        return NotImplemented  # an error of torch
+    if not isinstance(values, Tensor):
+        values = torch.tensor(values, device=ordered.device)
+    if ordered.dtype != values.dtype:
+        ordered, values = promoted(ordered, values)
+    if ordered.dim() > 1 and ordered.shape[:-1] != values.shape[:-1]:
+        return NotImplemented
+    if sorter is not None:
+        ordered = torch.gather(ordered, -1, sorter)
+    shaped = values if values.dim() else values.unsqueeze(0)
+    found = _position(ordered, shaped, right or side == "right").reshape(values.shape)
+    return found.to(torch.int32) if out_int32 else found
+
+
+def bucketize(values: Union[Tensor, float], boundaries: Tensor, out_int32: bool, right: bool) -> Tensor:
+    if boundaries.dim() != 1:
+        return NotImplemented
+    return searchsorted(boundaries, values, out_int32, right, None, None)
+
+
+@only(lambda weights, samples, replacement, generator: not replacement and samples > 1 and generator is None)
+def multinomial(weights: Tensor, samples: int, replacement: bool, generator: Optional[torch.Generator]) -> Tensor:
+    if weights.numel() == 0 or samples > weights.shape[-1] or not weights.is_floating_point():
+        return NotImplemented  # an error of torch
+    # The smallest of exponential variates with the rates ``weights`` are a sample without replacement.
+    waits = torch.empty_like(weights).exponential_()
+    return torch.topk(weights / waits, samples, -1)[1]
+
+
+def nonzero_static(x: Tensor, size: int, fill: int) -> Tensor:
+    if x.numel() == 0 or x.dim() == 0 or size == 0:
+        # A tensor without dimensions has no indices, and an empty one no elements.
+        return torch.full([size, x.dim()], fill, dtype=torch.int64, device=x.device)
+    chosen = (x != 0).reshape(-1)
+    count = chosen.sum()
+    order = torch.sort(chosen.logical_not().to(torch.int32), stable=True)[1]
+    if size > order.numel():
+        order = torch.constant_pad_nd(order, [0, size - order.numel()])
+    order = order.narrow(0, 0, size)
+    columns = []
+    for length in reversed(x.shape):
+        columns.append(torch.remainder(order, length))
+        order = torch.div(order, length, rounding_mode="floor")
+    found = torch.stack(columns[::-1], 1)
+    valid = torch.arange(size, device=x.device) < count
+    return torch.where(valid.unsqueeze(1), found, torch.full_like(found, fill))
+
+
+def cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    if x.dtype == torch.bool:
+        return NotImplemented
+    if x.numel() == 0 or x.dim() == 0:
+        return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+    flipped = -x if x.is_floating_point() else torch.bitwise_not(x)
+    largest, index = torch.cummax(flipped, dim)
+    return (-largest if x.is_floating_point() else torch.bitwise_not(largest)), index

@@ -1,0 +1,130 @@
+"""Operators that torch_xla has no lowering for, computed on the device instead of on the CPU.
+
+``_lowerings/table.py`` says which function computes which operator. The functions are those of the modules beside it,
+imported with the first call of one of them.
+"""
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Optional
+
+import torch
+from torch.utils._pytree import tree_any, tree_leaves, tree_map
+
+from . import _castoff
+from ._lowerings.table import DIFFERENTIABLE, TABLE
+
+__all__ = ["install"]
+
+_HALF = (torch.bfloat16, torch.float16)
+
+_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
+
+_library: Any = None
+
+
+def _is_half(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in _HALF
+
+
+def _narrow_dtype(values: list) -> Optional[torch.dtype]:
+    """The dtype of a result that was computed in float32: bfloat16 or float16, or None for what it is."""
+    floating = [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    dtypes = {v.dtype for v in floating if v.dim()} or {v.dtype for v in floating}
+    asked_for = any(isinstance(v, torch.dtype) for v in values)
+    return dtypes.pop() if len(dtypes) == 1 and not asked_for else None
+
+
+def in_float32(function: Callable, *arguments: Any) -> Any:
+    """``function(*arguments)``, with bfloat16 and float16 tensors widened, and the results rounded once."""
+    if not tree_any(_is_half, arguments):
+        return function(*arguments)
+    narrow = _narrow_dtype(tree_leaves(arguments))
+    results = function(*tree_map(lambda v: v.float() if _is_half(v) else v, arguments))
+    if narrow not in _HALF:
+        return results
+    return tree_map(lambda r: r.to(narrow) if isinstance(r, torch.Tensor) and r.dtype == torch.float32 else r, results)
+
+
+def _functionalized(function: Callable, *arguments: Any) -> Any:
+    """``in_float32(function, *arguments)`` with views of tensors as outside of kernels, where torch follows them.
+
+    Within a kernel they would be taken apart by strides, which a tensor on XLA does not have.
+    """
+    given = [v for v in tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_FUNCTIONALIZE)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, False)
+    try:
+        arguments = tree_map(lambda v: _wrapped(v) if isinstance(v, torch.Tensor) else v, arguments)
+        results = in_float32(function, *arguments)
+        results = tree_map(lambda r: _unwrapped(r) if isinstance(r, torch.Tensor) else r, results)
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, excluded)
+    return tree_map(lambda r: r.clone() if any(r is v for v in given) else r, results)
+
+
+def _wrapped(x: torch.Tensor) -> torch.Tensor:
+    return torch._to_functional_tensor(x) if x.device.type == "xla" else x
+
+
+def _unwrapped(x: torch.Tensor) -> torch.Tensor:
+    if not torch._is_functional_tensor(x):
+        return x
+    torch._sync(x)
+    return torch._from_functional_tensor(x)
+
+
+class _Operator:
+    """An operator of the table: its function, and the kernel that it had."""
+
+    def __init__(self, name: str, place: str, key: str) -> None:
+        self._name, self._place = name, place
+        self._run = _functionalized if key == "XLA" else lambda function, *arguments: function(*arguments)
+        self._present = torch._C._dispatch_get_computed_kernel_for_dispatch_key(f"aten::{name}", key)
+
+    @functools.cached_property
+    def _function(self) -> Callable:
+        module, name = self._place.split(".")
+        return getattr(importlib.import_module(f"{__package__}._lowerings.{module}"), name)
+
+    @functools.cached_property
+    def _schema_arguments(self) -> list:
+        return torch._C._get_schema(f"aten::{self._name.split('.')[0]}", self._name.partition(".")[2]).arguments
+
+    def call(self, keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
+        """The function's result, or that of the kernel that was there if the function is not for this call."""
+        rest = [named.get(a.name, a.default_value) for a in self._schema_arguments[len(arguments) :]]
+        condition = getattr(self._function, "condition", None)
+        if condition is None or condition(*arguments, *rest):
+            result = self._run(self._function, *arguments, *rest)
+            if result is not NotImplemented:
+                return result
+        return self._present.call_boxed(keys, *arguments, **named)
+
+
+def _kernel(name: str, place: str, key: str) -> Callable:
+    operator = _Operator(name, place, key)
+
+    def kernel(keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
+        return operator.call(keys, *arguments, **named)
+
+    return _castoff.untraced(kernel)
+
+
+def install() -> None:
+    """Register the table's operators for XLA. Called once, by ``_castoff``."""
+    global _library
+    # Not by torch.library, which would refuse a user's kernels for the same operators. The path says whose they are.
+    _library = torch._C._dispatch_library("IMPL", "aten", "", "torch_xla/on-device/files/torch_xla/_on_device.py", 1)
+    always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_warn_always(True)  # the dispatcher's only warning of an overridden kernel stays unused
+        try:
+            for key, table in (("XLA", TABLE), ("AutogradXLA", DIFFERENTIABLE)):
+                for name, place in table.items():
+                    _library.impl(name, key, _kernel(name, place, key), True)
+        finally:
+            torch.set_warn_always(always)

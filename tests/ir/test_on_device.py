@@ -1,0 +1,224 @@
+"""Operators that stay on the device: patches/torch_xla/on-device.
+
+Tests marked ``fails_on_stock`` state what the topic is for: on stock wheels these operators are handed to the CPU.
+"""
+
+import importlib
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch_xla.debug import metrics
+
+DEVICE = torch_xla.device()
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+
+def images(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+X = images(2, 4, 5, 7)
+INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
+SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
+
+#: Functions of a tensor of floats; their gradients are compared as well.
+PROGRAMS = {
+    "bilinear": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear"),
+    "bilinear, aligned": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+    "nearest": lambda x: F.interpolate(x, scale_factor=1.7),
+    "nearest, exact": lambda x: F.interpolate(x, size=(3, 11), mode="nearest-exact"),
+    "linear": lambda x: F.interpolate(x[0], size=10, mode="linear"),
+    "nearest, 1-d": lambda x: F.interpolate(x[0], size=10),
+    "trilinear": lambda x: F.interpolate(x[None], size=(3, 8, 5), mode="trilinear"),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, 4)),
+    "dilated max_pool2d": lambda x: F.max_pool2d(x, 2, stride=1, padding=1, dilation=2),
+    "divisor of avg_pool2d": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "unfold": lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=2),
+    "fold": lambda x: F.fold(x[0].reshape(-1)[:96].reshape(1, 8, 12), (4, 5), 2),
+    "Tensor.unfold": lambda x: x.unfold(3, 3, 2),
+    "grid_sample": lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1) * 2.4 - 1.2, align_corners=False),
+    "grid_sample, reflected": lambda x: F.grid_sample(
+        x, x[:, :2].permute(0, 2, 3, 1) * 2.4 - 1.2, padding_mode="reflection", align_corners=True
+    ),
+    "huber_loss": lambda x: F.huber_loss(x, x.flip(0) * 3, delta=0.3),
+    "glu": lambda x: F.glu(x, 1),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x[0, :, :, 0], torch.tensor([0, 3, 1, 2]).to(x.device)),
+    "logaddexp": lambda x: torch.logaddexp(x, x.flip(0)),
+    "logcumsumexp": lambda x: x.logcumsumexp(3),
+    "exp2": torch.exp2,
+    "sinc": torch.sinc,
+    "hypot": lambda x: torch.hypot(x, x.flip(0)),
+    "nansum": lambda x: x.nansum(1),
+    "cross": lambda x: torch.linalg.cross(x[..., :3], x[..., 2:5]),
+    "addmv": lambda x: torch.addmv(x[0, 0, 0, :5], x[0, 0], x[0, 0, 0], alpha=2),
+    "renorm": lambda x: x.renorm(2, 1, 0.7),
+    "median": lambda x: x.median(3).values,
+    "nanmedian": lambda x: x.nanmedian(),
+    "scatter_reduce": lambda x: x[0, 0, :2, :5].scatter_reduce(
+        1, INDEX.to(x.device), x[1, 1, :2, :3], "mean", include_self=False
+    ),
+    "index_reduce": lambda x: x[0].index_reduce(2, INDEX[0].to(x.device), x[1, ..., :3], "amax"),
+    "embedding_bag": lambda x: F.embedding_bag(INDEX.to(x.device), x[0, 0], mode="mean"),
+    "lgamma": lambda x: torch.lgamma(x * 9 - 4.5),
+    "polygamma": lambda x: torch.polygamma(2, x * 5 + 0.2),
+    "ndtri": torch.special.ndtri,
+    "erfcx": lambda x: torch.special.erfcx(x * 9 - 2),
+    "i0": lambda x: torch.special.i0(x * 12),
+    "i1e": lambda x: torch.special.i1e(x * 12),
+    "rfft": lambda x: torch.fft.rfft(x).abs(),
+    "fft2": lambda x: torch.fft.fft2(x, norm="ortho").real,
+    "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9),
+}
+
+#: Functions of which the results are compared. Their tensors are moved by ``at``.
+RESULTS = {
+    "searchsorted": lambda at: torch.searchsorted(at(X[0, 0].sort().values), at(X[1, 0])),
+    "searchsorted, long": lambda at: torch.searchsorted(at(torch.arange(3000.0)), at(X[0, 0] * 4000), right=True),
+    "bucketize": lambda at: torch.bucketize(at(SPECIAL), at(torch.tensor([-1.0, 0.0, 1.5]))),
+    "isin": lambda at: torch.isin(at(torch.arange(9)), at(INDEX)),
+    "isin, many": lambda at: torch.isin(at(torch.arange(99)), at(torch.arange(50, 400, 3))),
+    "mode": lambda at: at(INDEX).mode(),
+    "median of NaN": lambda at: at(SPECIAL).median(),
+    "aminmax": lambda at: at(X).aminmax(dim=2),
+    "cumprod of int64": lambda at: at(INDEX + 1).cumprod(1),
+    "cummin": lambda at: at(INDEX).cummin(1),
+    "gcd": lambda at: torch.gcd(at(INDEX * 12), at(INDEX.flip(0) * 18)),
+    "lcm": lambda at: torch.lcm(at(INDEX * 12), at(INDEX.flip(0) * 18)),
+    "fmax": lambda at: torch.fmax(at(SPECIAL), at(SPECIAL.flip(0))),
+    "copysign": lambda at: torch.copysign(at(SPECIAL.flip(0)), at(SPECIAL)),
+    "signbit": lambda at: at(SPECIAL[:6]).signbit(),
+    "heaviside": lambda at: torch.heaviside(at(SPECIAL), at(SPECIAL.flip(0))),
+    "frexp": lambda at: at(torch.tensor([1.0, -6.5, 1e30, 0.0])).frexp(),
+    "nextafter": lambda at: torch.nextafter(at(torch.tensor([1.0, -2.0])), at(torch.tensor([2.0, 0.0]))),
+    "round": lambda at: torch.round(at(X), decimals=2),
+    "exp2 of special values": lambda at: at(SPECIAL).exp2(),
+    "logaddexp of special values": lambda at: torch.logaddexp(at(SPECIAL), at(SPECIAL.flip(0))),
+    "hypot of special values": lambda at: torch.hypot(at(SPECIAL), at(SPECIAL.flip(0))),
+    "angle": lambda at: at(SPECIAL[[0, 2, 3, 4, 6]]).angle(),
+    "nonzero_static": lambda at: torch.nonzero_static(at(INDEX), size=4),
+    "ifft of three dimensions": lambda at: torch.fft.ifftn(torch.complex(at(X), at(X)), dim=(1, 2, 3)),
+    "gamma functions at special values": lambda at: (at(SPECIAL).lgamma(), at(SPECIAL).digamma()),
+    "Bessel functions": lambda at: (torch.special.bessel_j0(at(X * 9)), torch.special.bessel_y1(at(X * 9))),
+    "modified Bessel functions": lambda at: torch.special.scaled_modified_bessel_k1(at(X * 9)),
+    "Hermite polynomials": lambda at: torch.special.hermite_polynomial_he(at(X), at(torch.arange(7))),
+    "Chebyshev polynomials": lambda at: torch.special.chebyshev_polynomial_u(at(X), at(torch.arange(-1, 6))),
+    "empty": lambda at: F.unfold(at(X[:0]), 2),
+    "0-d": lambda at: at(torch.tensor(2.5)).median(0),
+}
+
+
+def on_the_device(program):
+    """What ``program`` returns, which no operator may have left the device for."""
+    torch_xla.sync()
+    metrics.clear_all()
+    found = program()
+    assert metrics.executed_fallback_ops() == []
+    return found
+
+
+def with_gradient(function, x):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    (grad,) = torch.autograd.grad(y, x, torch.cos(torch.arange(y.numel(), device=x.device).reshape(y.shape)).to(y))
+    return y.detach(), grad
+
+
+def on_the_cpu(results):
+    return [t.cpu() for t in results] if isinstance(results, (tuple, list)) else results.cpu()
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_and_gradients_are_those_of_the_cpu(name):
+    expected = with_gradient(PROGRAMS[name], X)
+    found = on_the_device(lambda: with_gradient(PROGRAMS[name], X.to(DEVICE)))
+    torch.testing.assert_close(on_the_cpu(found), list(expected), rtol=1e-4, atol=1e-5)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_those_of_the_cpu(name):
+    found = on_the_device(lambda: RESULTS[name](lambda t: t.to(DEVICE)))
+    torch.testing.assert_close(on_the_cpu(found), on_the_cpu(RESULTS[name](lambda t: t)), equal_nan=True)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", ["bilinear", "grid_sample", "huber_loss", "logcumsumexp", "adaptive_avg_pool2d"])
+def test_bfloat16_is_computed_in_float32_and_rounded_once(name):
+    narrow = X.bfloat16()
+    found = on_the_device(lambda: PROGRAMS[name](narrow.to(DEVICE)))
+    wide = PROGRAMS[name](narrow.to(DEVICE).float() if name != "grid_sample" else narrow.to(DEVICE))
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found.cpu(), wide.bfloat16().cpu())
+
+
+@fails_on_stock
+def test_a_sample_without_replacement_is_drawn_on_the_device():
+    weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0]).repeat(500, 1)
+    drawn = on_the_device(lambda: torch.multinomial(weights.to(DEVICE), 3)).cpu()
+    assert torch.equal(drawn.sort().values, torch.tensor([1, 2, 4]).repeat(500, 1))
+    first = torch.bincount(drawn[:, 0], minlength=5) / 500
+    torch.testing.assert_close(first, weights[0] / 6, atol=0.1, rtol=0)
+
+
+@fails_on_stock
+def test_out_and_in_place_forms():
+    x, out = X.to(DEVICE), torch.empty(0).to(DEVICE)
+    found = on_the_device(lambda: (torch.hypot(x, x, out=out), x.clone().heaviside_(x), x.clone().copysign_(x)))
+    torch.testing.assert_close(found[0].cpu(), torch.hypot(X, X))
+    assert out.shape == X.shape
+    assert torch.equal(found[2].cpu(), X)
+
+
+@fails_on_stock
+def test_a_fourier_transform_is_one_operation():
+    x = X.to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(torch.fft.rfft(x)),
+        """\
+%0 = f32[2,4,5,7] xla::device_data()
+%1 = c64[2,4,5,4] xla::fft(%0)
+return %1
+""",
+    )
+
+
+def test_what_is_declined_goes_where_it_went():
+    x = (X[0] * 10).to(torch.uint8)
+    assert torch.equal(
+        F.interpolate(x[None].to(DEVICE), size=(3, 4), mode="bilinear").cpu(),
+        F.interpolate(x[None], size=(3, 4), mode="bilinear"),
+    )
+    assert torch.equal(F.max_pool2d(X.to(DEVICE), 2).cpu(), F.max_pool2d(X, 2))
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.linalg.cross(X.to(DEVICE), X.to(DEVICE))
+
+
+@fails_on_stock
+def test_the_table_has_operators_and_functions_that_exist():
+    table = importlib.import_module("torch_xla._lowerings.table").TABLE
+    assert list(table.values()), "the table is empty"
+    for operator, place in table.items():
+        module, function = place.split(".")
+        assert callable(getattr(importlib.import_module(f"torch_xla._lowerings.{module}"), function)), place
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", "XLA"), operator
+
+
+@fails_on_stock
+def test_a_compiled_function_is_one_graph():
+    compiled = torch.compile(
+        lambda x: F.interpolate(x, scale_factor=1.7).exp2().sum(), backend="openxla", fullgraph=True
+    )
+    found = on_the_device(lambda: compiled(X.to(DEVICE)))
+    torch.testing.assert_close(found.cpu(), F.interpolate(X, scale_factor=1.7).exp2().sum())
