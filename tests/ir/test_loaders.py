@@ -48,6 +48,7 @@ def test_what_a_dataset_raises_is_raised_after_the_batches_before_it(damaged):
 
 
 @fails_on_stock
+@pytest.mark.ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")  # it waits for ever
 @quiet
 def test_what_a_loader_raises_before_its_first_batch_is_raised():
     class Refusing:
