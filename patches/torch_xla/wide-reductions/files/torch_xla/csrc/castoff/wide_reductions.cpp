@@ -1,10 +1,11 @@
-// Means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
+// Sums, means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
 // rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
 // torch documents.
 
 #include <ATen/core/Tensor.h>
 
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
 namespace castoff {
@@ -25,6 +26,16 @@ void reduce_wide(Call& call) {
   call[dtype] = ScalarType::Float;
   call.proceed();
   round(call, to);
+}
+
+// Sums without dtype=; the others are right. The gradient of a broadcast operand is such a sum. A
+// TPU's compiler sums in float32 by itself.
+template <size_t dtype>
+void sum(Call& call) {
+  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() || is_for_tpu()) {
+    return call.proceed();
+  }
+  compute_wide(call);
 }
 
 // ---- softmax
@@ -56,6 +67,8 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, reduce_wide<1>, {{"aten::mean", ""}});
   remedy(xla, reduce_wide<3>, {{"aten::mean", "dim"}});
+  remedy(xla, sum<1>, {{"aten::sum", ""}});
+  remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
   remedy(xla, reduce_wide<4>,
          {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
   remedy(xla, softmax, {{"aten::_softmax", ""}});
