@@ -1,5 +1,8 @@
 """Random numbers on XLA, their dtype and their seed: patches/torch_xla/random-numbers."""
 
+import copy
+import itertools
+import pickle
 import re
 
 import pytest
@@ -180,3 +183,126 @@ torch.manual_seed(7)
 print(torch.equal(a, torch.rand(2, device="xla").cpu()))
 """
     assert completed("-c", program, CASTOFF_DISABLE="random-numbers").stdout == "False\n"
+
+
+# ---- torch.Generator(device="xla")
+
+
+def generator(seed=7):
+    return torch.Generator(device="xla").manual_seed(seed)
+
+
+FROM_A_GENERATOR = {
+    "rand": lambda g: torch.rand(64, generator=g, device=DEVICE),
+    "randn": lambda g: torch.randn(64, generator=g, device=DEVICE, dtype=bf16),
+    "randint": lambda g: torch.randint(0, 1000, (64,), generator=g, device=DEVICE),
+    "randperm": lambda g: torch.randperm(64, generator=g, device=DEVICE),
+    "normal": lambda g: torch.normal(0.0, 1.0, (64,), generator=g, device=DEVICE),
+    "normal of means": lambda g: torch.normal(torch.zeros(64, device=DEVICE), 1.0, generator=g),
+    "bernoulli": lambda g: torch.bernoulli(torch.full((256,), 0.5, device=DEVICE), generator=g),
+    "bernoulli_": lambda g: torch.empty(256, device=DEVICE).bernoulli_(0.5, generator=g),
+    "uniform_": lambda g: torch.empty(64, device=DEVICE).uniform_(-1, 1, generator=g),
+    "exponential_": lambda g: torch.empty(64, device=DEVICE).exponential_(2.0, generator=g),
+    "random_": lambda g: torch.empty(64, device=DEVICE, dtype=torch.int64).random_(1000, generator=g),
+    "multinomial": lambda g: torch.multinomial(torch.ones(1000, device=DEVICE), 64, generator=g),
+    "multinomial of one": lambda g: torch.multinomial(torch.ones(64, 1000, device=DEVICE), 1, generator=g),
+    "with replacement": lambda g: torch.multinomial(torch.ones(1000, device=DEVICE), 64, True, generator=g),
+    "poisson": lambda g: torch.poisson(torch.full((64,), 9.0, device=DEVICE), generator=g),
+    "xavier": lambda g: torch.nn.init.xavier_normal_(torch.empty(8, 8, device=DEVICE), generator=g),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("draw", FROM_A_GENERATOR.values(), ids=FROM_A_GENERATOR.keys())
+def test_numbers_of_a_generator(draw):
+    """They depend on its seed alone, and differ from draw to draw."""
+    g = generator()
+    torch.manual_seed(1)
+    first, second = draw(g).cpu(), draw(g).cpu()
+    torch.manual_seed(2)
+    assert first.device.type == "cpu" and not torch.equal(first, second)
+    torch.rand(3, device=DEVICE)
+    g.manual_seed(7)
+    assert torch.equal(draw(g).cpu(), first)
+    assert torch.equal(draw(g).cpu(), second)
+    assert not torch.equal(draw(generator(8)).cpu(), first)
+
+
+@fails_on_stock
+def test_a_permutation_has_the_seed():
+    def drawn(n, dtype):
+        torch.manual_seed(9)
+        return torch.randperm(n, device=DEVICE, dtype=dtype).cpu()
+
+    for n, dtype in itertools.product((0, 1, 1000), (torch.int64, torch.int32, f32)):
+        first = drawn(n, dtype)
+        assert first.dtype == dtype and torch.equal(first.sort()[0], torch.arange(n, dtype=dtype))
+        assert torch.equal(drawn(n, dtype), first)
+
+
+@fails_on_stock
+def test_a_generator_leaves_the_device_alone():
+    def drawn(between):
+        torch.manual_seed(3)
+        found = [torch.rand(4, device=DEVICE)]
+        between()
+        return torch.cat([*found, torch.rand(4, device=DEVICE)]).cpu()
+
+    assert torch.equal(drawn(lambda: None), drawn(lambda: torch.rand(4, generator=generator(), device=DEVICE)))
+
+
+@fails_on_stock
+def test_the_numbers_are_those_of_the_device_with_that_seed():
+    torch.manual_seed(11)
+    assert torch.equal(torch.rand(8, device=DEVICE).cpu(), torch.rand(8, generator=generator(11), device=DEVICE).cpu())
+
+
+@fails_on_stock
+def test_the_state_of_a_generator():
+    g = generator(5)
+    assert g.device == torch.device("xla:0") and g.initial_seed() == 5
+    torch.rand(2, generator=g, device=DEVICE)
+    state, copied, pickled = g.get_state(), copy.deepcopy(g), pickle.loads(pickle.dumps(g))
+    expected = torch.rand(4, generator=g, device=DEVICE).cpu()
+    for other in (torch.Generator(DEVICE), copied, pickled, g.clone_state()):
+        other.set_state(state)
+        assert other.initial_seed() == 5
+        assert torch.equal(torch.rand(4, generator=other, device=DEVICE).cpu(), expected)
+    assert g.seed() == g.initial_seed() != 5
+    with pytest.raises(RuntimeError, match="expected the state of an XLA generator, 16 uint8"):
+        g.set_state(torch.Generator().get_state())
+
+
+@fails_on_stock
+def test_a_copy_goes_on_by_itself():
+    g = generator(5)
+    copied = copy.deepcopy(g)
+    assert torch.equal(
+        torch.rand(4, generator=g, device=DEVICE).cpu(), torch.rand(4, generator=copied, device=DEVICE).cpu()
+    )
+
+
+@passes_on_stock
+def test_other_generators():
+    assert torch.Generator().device.type == torch.Generator(device="cpu").device.type == "cpu"
+    assert torch.equal(
+        torch.rand(2, generator=torch.Generator().manual_seed(1)),
+        torch.rand(2, generator=torch.Generator("cpu").manual_seed(1)),
+    )
+    for wrong in ("nonsense", 3.5, "xl"):
+        with pytest.raises((RuntimeError, TypeError)):
+            torch.Generator(wrong)
+    with pytest.raises(TypeError):
+        torch.Generator("cpu", 1)
+
+
+@fails_on_stock
+def test_generators_of_another_device_are_refused():
+    for draw in (torch.rand, torch.randperm):
+        with pytest.raises(
+            RuntimeError,
+            match=r"found one of xla:0|Expected a 'cpu' generator|expected device=.xla. with a generator of XLA",
+        ):
+            draw(2, generator=generator())
+    with pytest.raises(RuntimeError, match="device string"):
+        torch.Generator("xla:nonsense")

@@ -113,29 +113,45 @@ def test_a_long_mean():
     assert abs((a - b).square().mean().item() - exact) < exact / 100
 
 
+# ---- sums in a backward pass
+
+
+def gradient_of_a_bias(dtype, rows=4096, device=DEVICE, computed_in=None):
+    """That of a bias [8] which is added to [rows, 8]."""
+    computed_in = computed_in or dtype
+    x, weight = (data(rows, 8, seed=seed).to(dtype).to(device, computed_in) for seed in (0, 3))
+    bias = torch.zeros(8, dtype=computed_in, device=device, requires_grad=True)
+    return torch.autograd.grad(x + bias, bias, weight)[0]
+
+
 @fails_on_stock
 @pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
-def test_sums_and_gradients_of_broadcast_operands(dtype):
-    """That of a bias is the sum over the rest of the result; of float16 the error shows in longer ones."""
-    x, weight = data(8, 4096).to(dtype), data(8, 4096, seed=3).to(dtype)
-    bias = torch.zeros(8, 1, dtype=dtype)
-
-    def of(device, wide):
-        b = bias.to(wide).to(device).requires_grad_()
-        out = x.to(wide).to(device) + b
-        grad = torch.autograd.grad(out, b, weight.to(wide).to(device))[0]
-        return torch.cat([grad.flatten(), x.to(wide).to(device).sum(1), x.to(wide).to(device).square().sum().view(1)])
-
-    exact, found, cpu = of("cpu", torch.float64), of(DEVICE, dtype).cpu(), of("cpu", dtype)
-    error, own = ((t.double() - exact).abs().nan_to_num(posinf=0.0).sum() for t in (found, cpu))
+def test_the_gradient_of_a_broadcast_operand_is_summed_in_float32(dtype):
+    """Such as that of a UNet's last bias."""
+    found, exact = gradient_of_a_bias(dtype), gradient_of_a_bias(dtype, device="cpu", computed_in=f64)
     assert found.dtype == dtype
-    assert error <= 1.5 * own + 1e-3
+    assert torch.equal(found.cpu(), exact.to(dtype))
 
 
-@pytest.mark.default_pin  # 2.1 has no native-attention
+@fails_on_stock
+def test_ir_of_the_gradient_of_a_broadcast_operand():
+    assert_expected_inline(
+        ir(gradient_of_a_bias(bf16)),
+        """\
+%0 = bf16[4096,8] xla::device_data()
+%1 = f32[4096,8] xla::cast(%0)
+%2 = f32[1,8] aten::sum(%1)
+%3 = bf16[1,8] xla::cast(%2)
+%4 = bf16[8] aten::view(%3)
+return %4
+""",
+    )
+
+
+@pytest.mark.default_pin  # 2.1 cannot trace for a TPU
 @passes_on_stock
-def test_sums_for_a_tpu_are_those_of_stock():
-    """Its compiler sums in float32 by itself."""
+def test_sums_that_stay_as_they_are_written():
+    """In a forward pass, of few elements, and for a TPU, whose compiler sums in float32 by itself."""
     try:
         from torch_xla._native_attention import trace_for_tpu
     except ImportError:  # stock
@@ -143,19 +159,13 @@ def test_sums_for_a_tpu_are_those_of_stock():
         def trace_for_tpu(enable):
             pass
 
+    x = X.to(bf16).to(DEVICE)
     trace_for_tpu(True)
     try:
-        text = ir(X.to(bf16).to(DEVICE).sum(1))
+        text = ir(gradient_of_a_bias(bf16), x.sum(1))
     finally:
         trace_for_tpu(False)
-    assert_expected_inline(
-        text,
-        """\
-%0 = bf16[64,512] xla::device_data()
-%1 = bf16[64] aten::sum(%0)
-return %1
-""",
-    )
+    assert "f32" not in text + ir(gradient_of_a_bias(bf16, rows=255), x.sum(1), x.sum())
 
 
 # ---- dtype=

@@ -1,7 +1,8 @@
-"""Random numbers on XLA: drawn in float32, and seeded by ``torch.manual_seed``.
+"""Random numbers on XLA: drawn in float32, seeded by ``torch.manual_seed``, or drawn from a ``torch.Generator``.
 
-The kernels are C++ (``csrc/castoff/random_numbers.cpp``). Seeding waits until XLA's runtime runs, as
-``torch.manual_seed`` must not start it: programs call it before they fork or spawn.
+The kernels are C++ (``csrc/castoff/random_numbers.cpp``), and so are generators (``csrc/castoff/xla_generator.cpp``).
+Seeding waits until XLA's runtime runs, as ``torch.manual_seed`` must not start it: programs call it before they fork
+or spawn.
 """
 
 import ctypes
@@ -53,9 +54,27 @@ def _seed_xla(seed: int, library: ctypes.PyDLL) -> None:
         library.castoff_random_numbers_seed_is_pending()
 
 
+def _exchange_seed(index: int, seed: int) -> int:
+    """Set what a device draws from next, and return what it would have drawn from."""
+    _set_pending_seed()
+    device = f"xla:{index}"
+    before: int = _C._xla_get_rng_seed(device)
+    _C._xla_set_rng_seed(seed, device)
+    return before
+
+
+def _wrap_generator() -> ctypes.c_void_p:
+    """The address of THPGenerator_Wrap, which makes a Python object of an at::Generator."""
+    library = ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_python.so"))
+    return ctypes.cast(library._Z17THPGenerator_WrapRKN2at9GeneratorE, ctypes.c_void_p)
+
+
 def install() -> None:
-    """Override torch_xla's kernels and make ``torch.manual_seed`` and ``torch.seed`` seed XLA. Called once."""
-    _castoff.install_kernels("random-numbers", _CALLBACK)
+    """Override torch_xla's kernels and make ``torch.manual_seed`` and ``torch.seed`` seed XLA. Called once.
+
+    ``torch.Generator(device="xla")`` makes a generator then (pytorch/xla#9159).
+    """
+    _castoff.install_kernels("random-numbers", _SEED, ctypes.py_object(torch.Generator), _EXCHANGE, _wrap_generator())
     library = _castoff.library()
     os.register_at_fork(after_in_child=_note_fork)
     stock = torch.random._seed_custom_device
@@ -67,4 +86,5 @@ def install() -> None:
     torch.random._seed_custom_device = _seed_custom_device
 
 
-_CALLBACK = ctypes.CFUNCTYPE(None)(_set_pending_seed)
+_SEED = ctypes.CFUNCTYPE(None)(_set_pending_seed)
+_EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)(_exchange_seed)

@@ -7,7 +7,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from .common import as_floating, bitcast, integral, promoted
+from .common import as_floating, bitcast, integral, only, promoted
 
 _LN2 = math.log(2)
 
@@ -152,9 +152,8 @@ def round_decimals(x: Tensor, decimals: int) -> Tensor:
     return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
 
 
+@only(lambda real, imaginary: real.dtype in (torch.float32, torch.float64) and real.dtype == imaginary.dtype)
 def complex(real: Tensor, imaginary: Tensor) -> Tensor:
-    if real.dtype not in (torch.float32, torch.float64) or real.dtype != imaginary.dtype:
-        return NotImplemented
     real, imaginary = torch.broadcast_tensors(real, imaginary)
     return torch.view_as_complex_copy(torch.stack([real, imaginary], -1))
 

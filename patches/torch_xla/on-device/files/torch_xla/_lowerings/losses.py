@@ -5,6 +5,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from .common import only
+
 _NONE, _MEAN, _SUM = 0, 1, 2
 
 
@@ -12,6 +14,7 @@ def _reduced(x: Tensor, reduction: int) -> Tensor:
     return x.mean() if reduction == _MEAN else x.sum() if reduction == _SUM else x
 
 
+@only(lambda x, target, *_: x.dtype == target.dtype)
 def huber_loss(x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     distance = (x - target).abs()
     return _reduced(
@@ -19,6 +22,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int, delta: float) -> Tenso
     )
 
 
+@only(lambda grad, x, target, *_: x.dtype == target.dtype)
 def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     distance = x - target
     norm = 1 / distance.numel() if reduction == _MEAN and distance.numel() else 1.0

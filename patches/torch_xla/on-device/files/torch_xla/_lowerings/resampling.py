@@ -25,6 +25,8 @@ def _scale(size: int, output: int, scale: Optional[float]) -> float:
 
 def _nearest_taps(x: Tensor, size: int, output: int, scale: Optional[float], exact: bool) -> list[_Tap]:
     positions = _positions(output, x)
+    if not exact and output in (size, 2 * size):
+        scale = None  # torch copies the elements, whatever the scale is
     # torch multiplies with the scale as float32.
     found = (positions + 0.5 if exact else positions) * torch.tensor(_scale(size, output, scale)).item()
     return [(torch.floor(found).clamp(max=size - 1).long(), None)]

@@ -12,11 +12,14 @@
 #include <ATen/ops/floor_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/ne_ops.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/sort.h>
 
 #include <atomic>
 #include <cmath>
 
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/xla_generator.h"
 
 namespace castoff {
 namespace {
@@ -125,31 +128,61 @@ void uniform(Call& call) {
   call.result() = self;
 }
 
+// torch_xla's own has other numbers each time, whatever the seed is. `device` is an argument's
+// place, which follows the dtype's by two; argument 0 is n.
+template <size_t device>
+void randperm(Call& call) {
+  TORCH_CHECK(call[device].isDevice() && call[device].toDevice().is_xla(),
+              "expected device=\"xla\" with a generator of XLA, found ",
+              call[device].isDevice() ? call[device].toDevice().str() : "cpu");
+  const c10::IValue& dtype = call[device - 2];
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Tensor keys = at::rand({call[0].toInt()}, at::TensorOptions(call[device].toDevice()));
+  const Tensor order = std::get<1>(at::sort(keys, /*stable=*/true, 0, false));
+  call.answer(dtype.isNone() ? order : order.to(dtype.toScalarType()));
+}
+
+void proceed(Call& call) {
+  call.proceed();
+}
+
 // ---- registration
 
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, uniform, {{"aten::uniform_", ""}});
-  remedy(xla, draw_wide<true>, {{"aten::bernoulli", ""}, {"aten::bernoulli", "p"}});
-  remedy(xla, draw_wide<false>,
-         {
-             {"aten::native_dropout", ""},
-             {"aten::normal", "Tensor_float"},
-             {"aten::rrelu_with_noise", ""},
-         });
-  remedy(xla, normal_of_tensors, {{"aten::normal", "Tensor_Tensor"}});
-  remedy(xla, draw_wide_in_place<true>,
+  remedy(xla, from_generator<uniform>, {{"aten::uniform_", ""}});
+  remedy(xla, from_generator<draw_wide<true>>, {{"aten::bernoulli", ""}, {"aten::bernoulli", "p"}});
+  remedy(xla, draw_wide<false>, {{"aten::native_dropout", ""}});
+  remedy(xla, from_generator<draw_wide<false>>,
+         {{"aten::normal", "Tensor_float"}, {"aten::rrelu_with_noise", ""}});
+  remedy(xla, from_generator<normal_of_tensors>, {{"aten::normal", "Tensor_Tensor"}});
+  remedy(xla, from_generator<draw_wide_in_place<true>>,
          {{"aten::bernoulli_", "Tensor"}, {"aten::bernoulli_", "float"}});
-  remedy(xla, draw_wide_in_place<false>, {{"aten::exponential_", ""}, {"aten::normal_", ""}});
-  remedy(xla, seed_only,
+  remedy(xla, from_generator<draw_wide_in_place<false>>,
+         {{"aten::exponential_", ""}, {"aten::normal_", ""}});
+  remedy(xla, from_generator<seed_only>,
          {
-             {"aten::multinomial", ""},
+             {"aten::normal", "float_Tensor"},
              {"aten::random_", ""},
              {"aten::random_", "from"},
              {"aten::random_", "to"},
-             {"aten::randperm", ""},
          });
+  remedy(xla, randperm<3>, {{"aten::randperm", ""}});
+  remedy(xla, from_generator<randperm<4>>, {{"aten::randperm", "generator"}});
+  remedy(xla, draw_on_the_cpu,
+         {
+             {"aten::_sample_dirichlet", ""},
+             {"aten::_standard_gamma", ""},
+             {"aten::binomial", ""},
+             {"aten::multinomial", ""},
+             {"aten::poisson", ""},
+         });
+  // Functionalization runs it on a meta tensor, where it takes no generator.
+  torch::Library& functionalize =
+      library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
+  override_kernel<Remedied>(functionalize, c10::DispatchKey::Functionalize, "aten::exponential_",
+                            "", Remedy{from_generator<proceed>});
 }
 
 }  // namespace
@@ -158,11 +191,16 @@ void install() {
 extern "C" {
 
 // Puts the kernels in place; nullptr, or what went wrong. Call it once. `set_seed` is called by the
-// first draw after castoff_random_numbers_seed_is_pending().
+// first draw after castoff_random_numbers_seed_is_pending(). `generator` is the type
+// torch.Generator.
 __attribute__((visibility("default"))) const char* castoff_random_numbers_install(
-    void (*set_seed)()) {
+    void (*set_seed)(), PyObject* generator, uint64_t (*exchange_seed)(int, uint64_t),
+    PyObject* (*wrap_generator)(const at::Generator&)) {
   castoff::set_pending_seed = set_seed;
-  return castoff::put_in_place(castoff::install);
+  const char* error = castoff::put_in_place(castoff::install);
+  if (error != nullptr) return error;
+  castoff::take_generators(generator, {exchange_seed, wrap_generator});
+  return nullptr;
 }
 
 __attribute__((visibility("default"))) void castoff_random_numbers_seed_is_pending() {

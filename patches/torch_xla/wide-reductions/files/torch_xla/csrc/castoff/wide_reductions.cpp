@@ -1,8 +1,9 @@
-// Sums, means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
+// Means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
 // rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
-// torch documents.
+// torch documents. Of sums, those that a backward pass adds.
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -28,11 +29,28 @@ void reduce_wide(Call& call) {
   round(call, to);
 }
 
-// Sums without dtype=; the others are right. The gradient of a broadcast operand is such a sum. A
-// TPU's compiler sums in float32 by itself.
+// ---- sums in a backward pass
+
+// bfloat16 has 8 digits: adding ones, a sum stays at 256.
+constexpr int64_t kManyElements = 256;
+
+// How many elements each sum adds up; `dims` is argument 1, or absent for all.
+int64_t summands(Call& call, bool has_dims) {
+  const at::Tensor& x = call.tensor(0);
+  if (!has_dims || call[1].isNone() || call[1].toIntVector().empty()) return x.numel();
+  int64_t count = 1;
+  for (const int64_t dim : call[1].toIntVector()) count *= x.size(dim);
+  return count;
+}
+
+// The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
+// write. One that it writes has the dtype= that it gives. A TPU's compiler sums in float32 by
+// itself.
 template <size_t dtype>
 void sum(Call& call) {
-  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() || is_for_tpu()) {
+  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() || is_for_tpu() ||
+      torch::autograd::get_current_graph_task_id() == -1 ||
+      summands(call, dtype == 3) < kManyElements) {
     return call.proceed();
   }
   compute_wide(call);
