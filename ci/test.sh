@@ -14,7 +14,7 @@
 #   --keep-going when a section fails, go on with the next one, and list at the end which failed
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test, on stock wheels, too; "" for
-#                none. Unless said otherwise "2.8 2.7 2.6 2.1", each case on one of them (tests/earlier_pins.py) and
+#                none. Unless said otherwise the two of the day, each case on one of them (tests/earlier_pins.py) and
 #                without stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's own tests are run
 #   --only       with --pins: these pins, and nothing else
 #
@@ -37,7 +37,7 @@ usage() { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 work=
 all=
-pins='2.8 2.7 2.6 2.1'
+pins='of the day'
 whole=()
 only=
 keep_going=
@@ -63,7 +63,9 @@ done
 # One day for all that runs here: midnight may come meanwhile, and environments need no git.
 CASTOFF_DAY=${CASTOFF_DAY:-$(.venv/bin/python tests/slices.py)}
 export CASTOFF_DAY
-llama_pins=$(.venv/bin/python tests/slices.py 2.8 2.7 2.6)
+[[ $pins != 'of the day' ]] || pins=$(.venv/bin/python tests/earlier_pins.py)
+read -ra with_llama <<<"${pins/2.1/}"
+llama_pins=$(.venv/bin/python tests/slices.py "${with_llama[@]}")
 echo "== the parts of $CASTOFF_DAY (CASTOFF_DAY=$CASTOFF_DAY runs the same; with --everything: all)"
 for package in valgrind chromium; do
   if ! command -v "$package" >/dev/null; then
@@ -180,7 +182,7 @@ test_pin() { # pin. Says so in untested if this machine has no CPython for it.
   # What fails on stock 2.9 fails on stock releases before it, with --pins as seen.
   [[ $pin == 2.[678] && ${#whole[@]} == 0 ]] || section "pin $pin: stock wheels: what proves a difference must fail" \
     unoptimized in_environment "stock-$pin" "${whole[@]}" --stock "${known[@]}" --tb=native "${tests[@]}"
-  # Of the three pins with a Llama it is trained on one, another one each day.
+  # A Llama is trained on one of the pins that have one, another one each day.
   [[ $pin == 2.1 || -z $with_xla || (${#whole[@]} == 0 && " $llama_pins " != *" $pin "*) ]] ||
     section "pin $pin: a gradient's error, and a Llama" .venv/bin/python bench/pins.py --pins "$pin"
   [[ ! -f pins/$pin-tpu.lock || ${#whole[@]} == 0 ]] || on_tpu_compiler_of "$pin"

@@ -1,7 +1,8 @@
-"""Which tests a run leaves to other pins: each case is run on the default pin, and on one of the earlier ones.
+"""Which tests a run leaves to other pins: each case is run on the default pin, and has its turn on one earlier pin.
 
-Which one depends on the case and on the day (tests/slices.py), so that a few days cover all of them; with
-CASTOFF_DAY=all, and with ``--whole``, each runs on all. A pin whose own files have changed lately (pins/<pin>*) runs
+Which one depends on the case and on the day (tests/slices.py). A run builds two of the earlier pins, which this prints
+as a program: most of what a pin takes is compiling. A few weeks of days cover every case on every pin; with
+CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own files have changed lately (pins/<pin>*) runs
 every case; after a change of a topic's own part for a pin (hunks/<pin>.patch; \\*_versions.h is a part for each) that
 pin runs every case of the topic's tests.
 """
@@ -16,6 +17,7 @@ from slices import number_of, rotation
 ROOT = Path(__file__).resolve().parent.parent
 
 EARLIER = ("2.8", "2.7", "2.6", "2.1")
+PAIRS = (("2.8", "2.6"), ("2.7", "2.1"))
 COMMITS = 30
 """So many last commits are lately."""
 
@@ -29,6 +31,12 @@ def pin_of_day(name, pins):
     """The one of these pins that has the turn for a case; None if all of them have."""
     today = rotation()
     return None if today is None else pins[(number_of(name) + today) % len(pins)]
+
+
+def pins_of_day():
+    """The earlier pins that a run builds: one of two pairs, by the day of the week, so that all cases meet all pins."""
+    today = rotation()
+    return EARLIER if today is None else PAIRS[today % 7 % len(PAIRS)]
 
 
 def pins_of(item, runs_on):
@@ -72,3 +80,7 @@ def topics_of_pin(pin, files):
     """The topics whose part for a pin is among the changed files."""
     parts = re.compile(rf"patches/[^/]+/([^/]+)/(?:hunks/{re.escape(pin)}\.patch|.*_versions\.h)")
     return {match[1] for file in files if (match := parts.fullmatch(file))}
+
+
+if __name__ == "__main__":
+    print(*pins_of_day())

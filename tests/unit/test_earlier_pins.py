@@ -55,8 +55,19 @@ def test_four_days_run_every_case_on_every_pin(pins, monkeypatch):
     assert all(len(own) == len(CASES) for own in ran.values())
 
 
+def test_four_weeks_of_two_pins_a_day_run_every_case_on_every_pin(pins, monkeypatch):
+    ran = {pin: set() for pin in pins.EARLIER}
+    for n in range(28):
+        monkeypatch.setenv("CASTOFF_DAY", str(dt.date(2026, 11, 24) + dt.timedelta(n)))
+        assert len(pins.pins_of_day()) == 2
+        for pin in pins.pins_of_day():
+            ran[pin] |= {item.nodeid for item in kept(pins, pin, CASES)}
+    assert all(len(own) == len(CASES) for own in ran.values())
+
+
 def test_all_runs_every_case_on_every_pin(pins, monkeypatch):
     monkeypatch.setenv("CASTOFF_DAY", "all")
+    assert pins.pins_of_day() == pins.EARLIER
     assert all(kept(pins, pin, CASES) == CASES for pin in pins.EARLIER)
 
 
