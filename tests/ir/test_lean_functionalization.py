@@ -174,6 +174,22 @@ def test_expanded_destinations_are_refused(name, kind):
 
 
 @fails_on_stock
+@pytest.mark.parametrize("shape", ((3,), (2, 3)), ids=str)
+def test_a_gradient_that_is_expanded_is_written_to(shape):
+    """torch copies it: it is a tensor of its own, as for unscaling and clipping."""
+    found = {}
+    for device in ("cpu", DEVICE):
+        w = torch.ones(shape, device=device, requires_grad=True)
+        (w.sum() * 128).backward()
+        w.grad.mul_(1 / 128)
+        w.grad[0] = 5
+        w.sum().backward()
+        torch.nn.utils.clip_grad_norm_([w], 1.0)
+        found[torch.device(device).type] = w.grad.cpu()
+    torch.testing.assert_close(found["xla"], found["cpu"])
+
+
+@fails_on_stock
 def test_a_refusal_leaves_no_node():
     x = numbers((1, 3), f32).to(DEVICE)
     with pytest.raises(RuntimeError):

@@ -2,6 +2,7 @@
 // functions that those hunks change, and calls the stock ones for the rest.
 #include <ATen/core/VariableHooksInterface.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/expanded_gradients.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/grad_dtype_versions.h>
 #include <torch/csrc/autograd/validate_gradients.h>
@@ -87,6 +88,7 @@ namespace {
 }  // namespace
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
+  torch::autograd::grad_dtype::copy_expanded(grads);
   if (C10_LIKELY(!torch::autograd::grad_dtype::in_use())) {
     return Stock<&accumulate_grad_apply>::call(self, std::move(grads));
   }
