@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-os.environ.update(PJRT_DEVICE="CPU", CASTOFF_TRACE_FOR="TPU", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
+os.environ.update(PJRT_DEVICE="CPU", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import torch

@@ -10,13 +10,12 @@ struct Keys : c10::TensorImpl {
 
 }  // namespace
 
-void make_normal_view(c10::TensorImpl& view) {
+void make_normal_xla_view(c10::TensorImpl& view) {
   static const bool enabled = castoff::topic_enabled("inference-mode");
-  if (C10_LIKELY(!view.is_inference()) || !view.is_xla() || !enabled) {
-    return;
+  if (enabled) {
+    Keys::of(view) =
+        view.key_set() | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::XLABit);
   }
-  Keys::of(view) =
-      view.key_set() | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::XLABit);
 }
 
 }  // namespace torch::autograd

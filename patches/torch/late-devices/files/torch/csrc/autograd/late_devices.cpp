@@ -3,7 +3,6 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -33,20 +32,10 @@ struct Members : Engine {
 std::atomic<bool> started{false};
 std::atomic<bool> forked_with_threads{false};
 
-// Those that run in the thread that calls backward, as in engine.cpp.
-bool runs_in_the_calling_thread(c10::DeviceType type) {
-  return type == c10::kCPU || type == c10::kMeta || type == c10::kLazy;
-}
-
+// 0 before the first use of XLA, and where torch_xla is not imported.
 c10::DeviceIndex number_of_devices() {
-  c10::DeviceIndex number = 0;
-  for (const auto& registered : c10::impl::device_guard_impl_registry) {
-    const auto* guard = registered.load();
-    if (guard != nullptr && !runs_in_the_calling_thread(guard->type())) {
-      number = std::max(number, guard->deviceCount());
-    }
-  }
-  return number;
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kXLA)].load();
+  return guard == nullptr ? c10::DeviceIndex(0) : guard->deviceCount();
 }
 
 void start(Engine& engine, c10::DeviceIndex number) {
@@ -79,16 +68,16 @@ void start_threads(Engine& engine) {
                 "device. Use the start method spawn");
     return;
   }
+  const auto number = number_of_devices();
+  if (number == 0) {
+    return;
+  }
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   if (started.load(std::memory_order_relaxed)) {
     return;
   }
   if (Members::queues(engine).empty()) {
-    const auto number = number_of_devices();
-    if (number == 0) {
-      return;
-    }
     start(engine, number);
   }
   started.store(true, std::memory_order_release);

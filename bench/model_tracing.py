@@ -1,0 +1,103 @@
+"""What tracing a training step of real models costs, on stock wheels and on castoff's with every topic on.
+
+20 models of transformers, timm and torchvision (bench/model_zoo.py), in float32: forward, backward, AdamW. A step's cost
+is the processor time of the process from the first operator to the call of `torch_xla.sync()`, when nothing is being
+executed, and that of the main thread within the call: what the host does before the device can start. The smallest of
+the steps of a process counts; processes of the two environments take turns, and of each the smallest counts.
+
+--write puts the table into docs/topics.md. --check measures the models of the day, and fails where one takes more than
+LIMIT times stock's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import typer
+from before_after import replaced
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from slices import slice_of_day  # noqa: E402
+
+WORKER = Path(__file__).with_name("model_tracing_worker.py")
+DOCUMENT = ROOT / "docs" / "topics.md"
+BEGIN = "<!-- tracing of models: made by bench/model_tracing.py --write -->"
+END = "<!-- tracing of models: end -->"
+MODELS = (
+    *(f"torchvision/{name}" for name in ("resnet_basic", "mobilenet_v2", "swin", "vit")),
+    *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet")),
+    *(f"transformers/{name}" for name in ("bart", "bert", "deepseek_v3", "electra", "falcon", "gemma3_text", "gpt2")),
+    *(f"transformers/{name}" for name in ("gpt_neox", "llama", "mistral", "opt", "qwen3", "t5", "vit")),
+)
+LIMIT = 1.0
+ROUNDS = 3
+PARTS = 5
+
+
+def milliseconds(python: Path, name: str) -> float:
+    """The cost of a step of a model in an environment."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
+    done = subprocess.run([str(python), str(WORKER), name], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{python} {WORKER.name} {name} failed:\n{done.stderr}")
+    return float(json.loads(done.stdout.splitlines()[-1])["ms"])
+
+
+def measured(name: str, stock: Path, patched: Path) -> tuple[float, float]:
+    """The two costs of a model, in ms; of castoff once more where it looks dearer."""
+    costs: list[list[float]] = [[], []]
+    for number in range(ROUNDS):
+        if number and min(costs[1]) < LIMIT * min(costs[0]):
+            break
+        for each, python in zip(costs, (stock, patched), strict=True):
+            each.append(milliseconds(python, name))
+    print(f"{name}: {min(costs[0]):.1f} ms, {min(costs[1]):.1f} ms", file=sys.stderr, flush=True)
+    return min(costs[0]), min(costs[1])
+
+
+def page(rows: dict[str, tuple[float, float]]) -> str:
+    ratios = {name: ours / theirs for name, (theirs, ours) in rows.items()}
+    worst = max(ratios, key=lambda name: ratios[name])
+    lines = [
+        f"Of {len(rows)} models, the median is {median(ratios.values()):.2f} of stock's time, the worst "
+        f"{ratios[worst]:.2f} ({worst.split('/')[1]}).",
+        "",
+        "| model | stock, ms | castoff, ms | of stock's |",
+        "|---|--:|--:|--:|",
+        *(f"| {name} | {rows[name][0]:.1f} | {rows[name][1]:.1f} | {ratios[name]:.2f} |" for name in sorted(rows)),
+    ]
+    return "\n\n".join([BEGIN, "\n".join(lines), END])
+
+
+def main(
+    *,
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
+    patched: Annotated[Path, typer.Option(help="The same with patched wheels.")],
+    write: Annotated[bool, typer.Option("--write", help="Write the table in docs/topics.md.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Measure the models of the day, and fail above the limit.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Measure this model; may be repeated.")] = None,
+) -> None:
+    """.venv/bin/python bench/model_tracing.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
+
+    Measure what tracing a training step of real models costs.
+    """
+    names = only or (slice_of_day(MODELS, PARTS) if check else MODELS)
+    rows = {name: measured(name, stock, patched) for name in names}
+    text = page(rows)
+    print(text)
+    if write:
+        DOCUMENT.write_text(replaced(DOCUMENT.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
+    dearer = [f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs]
+    if check and dearer:
+        raise SystemExit(f"expected at most {LIMIT} of stock's time, found more:\n" + "\n".join(dearer))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,48 @@
+"""Prints what tracing a training step of a model costs on the wheels of this environment, as JSON: {"ms": 12.3}.
+
+    ENVIRONMENT/bin/python bench/model_tracing_worker.py transformers/llama
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
+
+from runner import prepare  # noqa: E402
+
+WARM, STEPS = 4, 12
+
+
+def main() -> None:
+    prepare(("torch", "torch_xla", "transformers"))
+    import model_zoo
+    import torch
+    import torch_xla
+    from torch_xla.core import xla_model
+
+    device = torch_xla.device()
+    model, batch = model_zoo.built(model_zoo.architectures()[sys.argv[1]])
+    model = model.to(device)
+    batch = {key: value.to(device) for key, value in batch.items()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    costs = []
+    for _ in range(WARM + STEPS):
+        torch_xla.sync()
+        xla_model.wait_device_ops()
+        process = time.process_time()
+        result = model(**batch)
+        (result["loss"] if hasattr(result, "keys") else result[0]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        process, thread = time.process_time() - process, time.thread_time()
+        torch_xla.sync()
+        costs.append(process + time.thread_time() - thread)
+    print(json.dumps({"ms": min(costs[WARM:]) * 1000}))
+
+
+if __name__ == "__main__":
+    main()
