@@ -68,7 +68,7 @@ def main(
     *,
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
-    limit: Annotated[float, typer.Option(help="The highest ratio allowed in torch's libraries.")] = 1.001,
+    limit: Annotated[float, typer.Option(help="The highest ratio allowed in torch's libraries.")] = 1.002,
     limit_of_all: Annotated[float, typer.Option(help="The highest ratio allowed of all instructions.")] = 1.02,
     torch_alone: Annotated[bool, typer.Option("--torch-alone", help="The wheels are those of torch alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
