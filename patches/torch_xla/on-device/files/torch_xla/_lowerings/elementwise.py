@@ -115,6 +115,8 @@ def addmv(x: Tensor, matrix: Tensor, vector: Tensor, beta: float, alpha: float) 
 
 
 def addbmm(x: Tensor, first: Tensor, second: Tensor, beta: float, alpha: float) -> Tensor:
+    if integral(x):  # torch takes them as numbers of the tensors' dtype
+        beta, alpha = int(beta), int(alpha)
     batches, rows, inner = first.shape
     product = torch.mm(first.permute(1, 0, 2).reshape(rows, batches * inner), second.reshape(batches * inner, -1))
     if alpha != 1:

@@ -408,7 +408,7 @@ def _twice(x: Tensor, _: Tensor, last: Tensor, before: Tensor) -> Tensor:
 
 
 def _shifted(polynomial: Callable) -> Callable:
-    return lambda x, n: polynomial(2 * x - 1, n)
+    return lambda x, n: polynomial(2 * as_floating(x) - 1, n)
 
 
 chebyshev_t = _recurrence(lambda x: x, _twice)
