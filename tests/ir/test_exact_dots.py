@@ -200,6 +200,17 @@ def oracle(dtype):
     return torch.int64 if dtype == s8 else f64
 
 
+@passes_on_stock
+def test_an_einsum_may_be_the_first_operator_of_a_process():
+    """It asks for the IR above functionalization."""
+    program = """
+import torch, torch_xla
+x, w = (torch.ones(n, 6, dtype=torch.bfloat16).to("xla") for n in (3, 4))
+print(torch.einsum("ab,cb->ac", x.float(), w.float()).sum().item())
+"""
+    assert forked("-c", program).stdout.split() == ["72.0"]
+
+
 @fails_on_stock
 @each_dtype
 @each_form
