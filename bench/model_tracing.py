@@ -1,6 +1,6 @@
 """What tracing a training step of real models costs, on stock wheels and on castoff's with every topic on.
 
-20 models of transformers, timm and torchvision (bench/model_zoo.py), in float32: forward, backward, AdamW. A step's cost
+Models of transformers, timm and torchvision (bench/model_zoo.py), in float32: forward, backward, AdamW. A step's cost
 is the processor time of the process from the first operator to the call of `torch_xla.sync()`, when nothing is being
 executed, and that of the main thread within the call: what the host does before the device can start. The smallest of
 the steps of a process counts; processes of the two environments take turns, and of each the smallest counts.
@@ -31,8 +31,8 @@ DOCUMENT = ROOT / "docs" / "topics.md"
 BEGIN = "<!-- tracing of models: made by bench/model_tracing.py --write -->"
 END = "<!-- tracing of models: end -->"
 MODELS = (
-    *(f"torchvision/{name}" for name in ("resnet_basic", "mobilenet_v2", "swin", "vit")),
-    *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet")),
+    *(f"torchvision/{name}" for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5")),
+    *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet", "test_resnet", "test_vit")),
     *(f"transformers/{name}" for name in ("bart", "bert", "deepseek_v3", "electra", "falcon", "gemma3_text", "gpt2")),
     *(f"transformers/{name}" for name in ("gpt_neox", "llama", "mistral", "opt", "qwen3", "t5", "vit")),
 )
@@ -44,7 +44,9 @@ PARTS = 5
 def milliseconds(python: Path, name: str) -> float:
     """The cost of a step of a model in an environment."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
-    done = subprocess.run([str(python), str(WORKER), name], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(python), str(WORKER), name], env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"{python} {WORKER.name} {name} failed:\n{done.stderr}")
     return float(json.loads(done.stdout.splitlines()[-1])["ms"])
@@ -81,7 +83,9 @@ def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="The same with patched wheels.")],
     write: Annotated[bool, typer.Option("--write", help="Write the table in docs/topics.md.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Measure the models of the day, and fail above the limit.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure the models of the day, and fail above the limit.")
+    ] = False,
     only: Annotated[list[str] | None, typer.Option(help="Measure this model; may be repeated.")] = None,
 ) -> None:
     """.venv/bin/python bench/model_tracing.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
@@ -94,7 +98,9 @@ def main(
     print(text)
     if write:
         DOCUMENT.write_text(replaced(DOCUMENT.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
-    dearer = [f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs]
+    dearer = [
+        f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs
+    ]
     if check and dearer:
         raise SystemExit(f"expected at most {LIMIT} of stock's time, found more:\n" + "\n".join(dearer))
 

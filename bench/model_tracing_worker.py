@@ -1,6 +1,6 @@
 """Prints what tracing a training step of a model costs on the wheels of this environment, as JSON: {"ms": 12.3}.
 
-    ENVIRONMENT/bin/python bench/model_tracing_worker.py transformers/llama
+ENVIRONMENT/bin/python bench/model_tracing_worker.py transformers/llama
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
 
-from runner import prepare  # noqa: E402
+from runner import prepare
 
 WARM, STEPS = 4, 12
 

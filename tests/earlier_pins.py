@@ -2,9 +2,9 @@
 
 Which one depends on the case and on the day (tests/slices.py). A run builds two of the earlier pins, which this prints
 as a program: most of what a pin takes is compiling. A few weeks of days cover every case on every pin; with
-CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own files have changed lately (pins/<pin>*) runs
-every case; after a change of a topic's own part for a pin (hunks/<pin>.patch; \\*_versions.h is a part for each) that
-pin runs every case of the topic's tests.
+CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own
+files have changed lately (pins/<pin>*) runs every case; after a change of a topic's own part for a pin
+(hunks/<pin>.patch; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
 """
 
 import functools
