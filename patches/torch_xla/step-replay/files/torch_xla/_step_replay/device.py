@@ -1,0 +1,140 @@
+"""What a replay asks of torch_xla's runtime: tensors' identities, seeds, and graphs that are compiled already."""
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+import _XLAC
+import torch
+
+__all__ = [
+    "advanced",
+    "all_objects",
+    "base_seed",
+    "compiled",
+    "device_name",
+    "executions",
+    "give",
+    "handle_of",
+    "handles_of",
+    "pending_total",
+    "set_seed",
+    "settle",
+    "storage_of",
+    "upload_seed",
+]
+
+_WORD = 1 << 64
+
+
+def device_name() -> str:
+    return str(torch.device(_XLAC._xla_get_default_device()))
+
+
+def handle_of(tensor: torch.Tensor) -> Optional[int]:
+    """What identifies the buffer that the tensor is; None while it is none."""
+    if _XLAC._check_tensor_need_materialization([tensor])[0]:
+        return None
+    try:
+        return _XLAC._get_tensors_handle([tensor])[0]
+    except RuntimeError:
+        return None
+
+
+def handles_of(tensors: Sequence[torch.Tensor]) -> list[Optional[int]]:
+    try:
+        return list(_XLAC._get_tensors_handle(list(tensors)))
+    except RuntimeError:
+        return [handle_of(tensor) for tensor in tensors]
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What tensors that alias each other have in common."""
+    return tensor.untyped_storage()._cdata
+
+
+def pending_total(device: str) -> int:
+    """How many tensors are not computed yet, those without a Python object too."""
+    return sum(_XLAC._check_device_tensor_need_materialization(device))
+
+
+def give(tensor: torch.Tensor, inner: torch.Tensor) -> None:
+    """Let a tensor, and what aliases it, have another value: a buffer, without the wrapper of functionalization."""
+    torch._functionalize_replace(tensor, inner)
+    torch._functionalize_commit_update(tensor)
+    torch._functionalize_sync(tensor)
+
+
+def all_objects(*kinds: type) -> list[list[Any]]:
+    """All objects of these classes that the garbage collector knows."""
+    found: list[list[Any]] = [[] for _ in kinds]
+    places: dict[type, Optional[list[Any]]] = {}
+    for thing in gc.get_objects():
+        kind = type(thing)  # isinstance() asks __class__, which lazy modules compute
+        if kind not in places:
+            places[kind] = next((found[i] for i, wanted in enumerate(kinds) if wanted in kind.__mro__), None)
+        place = places[kind]
+        if place is not None:
+            place.append(thing)
+    return found
+
+
+def advanced(seed: int, times: int = 1) -> int:
+    """The seed after as many steps, or random operators: torch_xla's own recurrence."""
+    for _ in range(times):
+        seed = (1012031 + seed * 7012063) % _WORD
+    return seed
+
+
+def base_seed(device: str) -> int:
+    """The seed that the random operators of a step begin with."""
+    return int(_XLAC._get_base_seed_as_tensor(device).item()) % _WORD
+
+
+def set_seed(seed: int, device: str) -> None:
+    _XLAC._xla_set_rng_seed(seed % _WORD, device)
+
+
+def settle(device: str, tensors: Iterable[torch.Tensor] = ()) -> int:
+    """Compute what is pending, and wait for it; the seed of what comes next, which is as it was."""
+    seed = _XLAC._xla_get_rng_seed() % _WORD
+    for tensor in tensors:
+        torch._functionalize_sync(tensor)
+    _XLAC._xla_sync_live_tensors(device, [], False)
+    _XLAC._xla_wait_device_ops([])
+    set_seed(seed, device)
+    return seed
+
+
+def upload_seed(seed: int, device: str) -> torch.Tensor:
+    return torch.tensor(seed - _WORD if seed >= _WORD // 2 else seed, dtype=torch.int64).to(device)
+
+
+def executions() -> tuple[int, ...]:
+    """Counts that change whenever a graph is executed or a value is read."""
+    counters = ("CachedCompile", "UncachedCompile", "MarkStep")
+    metrics = ("TransferFromDeviceTime", "RunCachedGraphInputData", "InboundData")
+    counted = [_XLAC._xla_counter_value(name) or 0 for name in counters]
+    return (*counted, *[(_XLAC._xla_metric_data(name) or (0,))[0] for name in metrics])
+
+
+@contextmanager
+def donated_as_marked() -> Iterator[None]:
+    """Graphs that are compiled in this block donate the inputs that were marked."""
+    outer = _XLAC._xla_get_enable_alias_with_buffer_donor_config()
+    _XLAC._xla_set_enable_alias_with_buffer_donor_config(True)
+    try:
+        yield
+    finally:
+        _XLAC._xla_set_enable_alias_with_buffer_donor_config(outer)
+
+
+def compiled(outputs: Sequence[torch.Tensor], donors: Iterable[torch.Tensor]) -> bytes:
+    """Compile the pending graph of these tensors, if that is not done yet; its hash."""
+    for donor in donors:
+        _XLAC._set_buffer_donation(donor, True)
+    with donated_as_marked():
+        graph = _XLAC._get_graph_hash(list(outputs))
+        _XLAC._xla_warm_up_cache(list(outputs), [])
+    return graph

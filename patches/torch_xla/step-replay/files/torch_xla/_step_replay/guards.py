@@ -1,0 +1,224 @@
+"""Python values that a step may read: where they are, what they were, and whether they still are that."""
+
+import functools
+import types
+from typing import Any, Optional
+
+import torch
+
+__all__ = ["Places", "is_scalar"]
+
+_SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
+_MISSING = object()
+_DEEP = 4  # functions that call functions
+_LONG = 64  # lists that are compared by value
+#: What torch writes down about a step by itself.
+_NOTES = frozenset({"_opt_called", "_step_count", "_zero_grad_profile_name"})
+
+
+def is_scalar(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(is_scalar, value))
+    return isinstance(value, _SCALARS)
+
+
+def _is_short(value: Any) -> bool:
+    if type(value) is list:
+        return len(value) <= _LONG and all(map(is_scalar, value))
+    return type(value) is dict and len(value) <= _LONG and all(is_scalar(v) for v in value.values())
+
+
+class Places:
+    """What functions, objects and modules hold, as it was when they were added."""
+
+    def __init__(self) -> None:
+        self.same: list[tuple[dict, Any, Any, str]] = []  # of a dict: key, value, whose it is
+        self.cells: list[tuple[Any, Any, str]] = []
+        self.copies: list[tuple[Any, Any, str]] = []  # short lists and dicts, and what was in them
+        self.sizes: list[tuple[Any, int, str]] = []
+        self.modules: list[torch.nn.Module] = []
+        self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # what has an id in _seen
+
+    def _is_new(self, thing: Any) -> bool:
+        if id(thing) in self._seen:
+            return False
+        self._seen.add(id(thing))
+        self._kept.append(thing)
+        return True
+
+    def add(self, value: Any) -> None:
+        """What an argument holds."""
+        self._add_object(value, 1)
+
+    def replaced(self, place: Any, key: Any, value: Any) -> None:
+        """Expect another value from here on, which a replay has put there."""
+        for i, (mapping, name, _, whose) in enumerate(self.same):
+            if mapping is place and name == key:
+                self.same[i] = (mapping, name, value, whose)
+        for i, (cell, _, whose) in enumerate(self.cells):
+            if cell is place:
+                self.cells[i] = (cell, value, whose)
+
+    def add_function(self, function: Any, depth: int = 0) -> None:
+        """What a function reads from its closure, its module and its object."""
+        while isinstance(function, functools.partial):
+            for value in (*function.args, *function.keywords.values()):
+                self._add_object(value, depth)
+            function = function.func
+        if isinstance(function, types.MethodType):
+            self._add_object(function.__self__, depth)
+            function = function.__func__
+        function = getattr(function, "__wrapped__", function)
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return self._add_instance(function, depth)
+        if depth > _DEEP or not self._is_new(function) or _is_of_torch(function.__module__):
+            return None
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            value = getattr(cell, "cell_contents", _MISSING)
+            self.cells.append((cell, value, f"{name}, which {function.__qualname__} reads"))
+            self._add_value(name, value, depth)
+        self._add_globals(function, code, depth)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._add_object(default, depth)
+        return None
+
+    def _add_globals(self, function: types.FunctionType, code: types.CodeType, depth: int) -> None:
+        names = set(_names(code))
+        for name in sorted(names & function.__globals__.keys()):
+            value = function.__globals__[name]
+            self._add_place(function.__globals__, name, value, f"the global {name}", depth)
+            if isinstance(value, types.ModuleType) and not _is_of_torch(value.__name__):
+                for attribute in sorted(names & vars(value).keys()):
+                    found = vars(value)[attribute]
+                    if is_scalar(found) or isinstance(found, torch.Tensor):
+                        self._add_place(vars(value), attribute, found, f"{name}.{attribute}", depth)
+
+    def _add_place(self, mapping: dict, key: Any, value: Any, whose: str, depth: int) -> None:
+        self.same.append((mapping, key, value, whose))
+        self._add_value(whose, value, depth)
+
+    def _add_value(self, whose: str, value: Any, depth: int) -> None:
+        if _is_short(value):
+            if self._is_new(value):
+                self.copies.append((value, value.copy(), whose))
+        else:
+            self._add_object(value, depth)
+
+    def _add_object(self, value: Any, depth: int) -> None:
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self.add_function(value, depth + 1)
+        elif isinstance(value, (list, tuple)) and len(value) <= _LONG:
+            for item in value:
+                self._add_object(item, depth + 1)
+        elif type(value) is dict and len(value) <= _LONG and depth <= _DEEP:
+            if self._is_new(value):
+                for key, item in value.items():
+                    self._add_place(value, key, item, f"the entry {key!r} of a dict", depth + 1)
+        else:
+            self._add_instance(value, depth)
+
+    def _add_instance(self, value: Any, depth: int) -> None:
+        """The attributes of an object of the program's own."""
+        if isinstance(value, torch.nn.Module):
+            for module in value.modules():
+                self.add_module(module)
+            return None
+        if isinstance(value, (torch.optim.Optimizer, torch.Tensor, type, types.ModuleType)) or depth > _DEEP:
+            return None
+        attributes = getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict) or not attributes or _is_of_torch(type(value).__module__):
+            return self._add_of_torch(value)
+        if self._is_new(value):
+            kind = type(value).__name__
+            for key, found in list(attributes.items()):
+                self._add_place(attributes, key, found, f"{kind}.{key}", depth + 1)
+        return None
+
+    def _add_of_torch(self, value: Any) -> None:
+        """Of an object of torch, such as a scheduler: its numbers."""
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and self._is_new(value):
+            for key, found in list(attributes.items()):
+                whose = f"{type(value).__name__}.{key}"
+                if is_scalar(found):
+                    self.same.append((attributes, key, found, whose))
+                elif _is_short(found):
+                    self.copies.append((found, found.copy(), whose))
+
+    def add_module(self, module: torch.nn.Module) -> None:
+        """A module, without those in it."""
+        if not self._is_new(module):
+            return
+        self.modules.append(module)
+        kind, attributes = type(module).__name__, vars(module)
+        for key, value in list(attributes.items()):
+            if key not in _PRIVATE:
+                self.same.append((attributes, key, value, f"{kind}.{key}"))
+                if _is_short(value):
+                    self.copies.append((value, value.copy(), f"{kind}.{key}"))
+        for part in ("_parameters", "_buffers"):
+            for key, value in attributes[part].items():
+                self.same.append((attributes[part], key, value, f"{kind}.{key}"))
+        for part in _HOOKS:
+            hooks = attributes.get(part)
+            if hooks is not None:
+                self.sizes.append((hooks, len(hooks), f"{kind}.{part}"))
+                for hook in hooks.values():
+                    self.add_function(hook, 1)
+
+    def holds(self) -> bool:
+        """Whether all is as it was."""
+        for mapping, key, value, _ in self.same:
+            found = mapping.get(key, _MISSING)
+            if found is not value and not _equal(found, value):
+                return False
+        for cell, value, _ in self.cells:
+            found = getattr(cell, "cell_contents", _MISSING)
+            if found is not value and not _equal(found, value):
+                return False
+        for container, copied, _ in self.copies:
+            if container != copied:
+                return False
+        return all(len(container) == size for container, size, _ in self.sizes)
+
+    def changes(self) -> list[tuple[Any, Any, Any, Any, str]]:
+        """What is not as it was: where (a dict or a cell, and the key), what it was, what it is, whose it is."""
+        changed = []
+        for mapping, key, value, whose in self.same:
+            found = mapping.get(key, _MISSING)
+            if found is not value and not _equal(found, value) and key not in _NOTES:
+                changed.append((mapping, key, value, found, whose))
+        for cell, value, whose in self.cells:
+            found = getattr(cell, "cell_contents", _MISSING)
+            if found is not value and not _equal(found, value):
+                changed.append((cell, None, value, found, whose))
+        for container, copied, whose in self.copies:
+            if container != copied:
+                changed.append((None, None, copied, container, whose))
+        for container, size, whose in self.sizes:
+            if len(container) != size:
+                changed.append((None, None, size, container, whose))
+        return changed
+
+    def is_stale(self) -> bool:
+        """Whether a tensor or an object has another one in its place, which does not come back."""
+        return any(not is_scalar(value) for _, _, value, _, _ in self.changes())
+
+
+def _equal(found: Any, value: Any) -> bool:
+    return type(found) is type(value) and is_scalar(value) and (found == value or (found != found and value != value))
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that code reads, and the functions within it."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return [*code.co_names, *[name for part in inner for name in _names(part)]]
+
+
+def _is_of_torch(module: Optional[str]) -> bool:
+    return (module or "").split(".")[0] in ("torch", "torch_xla", "numpy", "builtins")

@@ -1,0 +1,284 @@
+"""What a replayed call does: inputs in the order of the graph, one execution, and outputs to where they go."""
+
+from collections.abc import Hashable
+from typing import Any, Optional
+
+import _XLAC
+import torch
+from torch.utils import _pytree as pytree
+
+from . import device as runtime
+from .capture import Input, Refused, Traced, put
+from .numbers import evaluate
+from .optimizers import hyperparameter
+
+__all__ = ["Plan"]
+
+_MOST_NUMBERS = 256  # uploaded numbers that are kept
+
+
+class Plan:
+    """One graph of a step, and what has to hold for it to be the one that a call would trace."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.structure = traced.structure()
+        self.traces = 0
+        self.replays = 0
+        self._varied: set[Hashable] = set()  # numbers that had several values in traces
+        self._seen: dict[Hashable, float] = {}
+        self._terms: dict[int, set[tuple]] = {}  # of inputs that are numbers
+        self._constants: dict[int, Any] = {}  # of inputs that had one value in all traces
+        self._uploaded: dict[tuple, torch.Tensor] = {}
+        self._free: set[int] = set()  # arguments that were other buffers in several traces
+        self.take(traced)
+
+    # What traces of the same graph say.
+
+    def take(self, traced: Traced) -> None:
+        """Learn from one more trace. Raises Refused if an input changes and nobody says how."""
+        self._keep_relevant(traced)
+        for key, value in traced.book.sources().items():
+            if key in self._seen and self._seen[key] != value:
+                self._varied.add(key)
+            self._seen[key] = value
+        for i, entry in enumerate(traced.inputs):
+            if entry.source[0] == "number":
+                self._take_number(i, entry)
+        if self.traces:
+            pairs = zip(self._traced.argument_handles, traced.argument_handles, strict=True)
+            self._free.update(i for i, (old, new) in enumerate(pairs) if old != new)
+        self.traces += 1
+        self._traced = traced
+        self._prepare(traced)
+
+    def _take_number(self, i: int, entry: Input) -> None:
+        """What a number can have been computed from, or be, after one more trace."""
+        if not self.traces:
+            self._terms[i], self._constants[i] = set(entry.terms), entry.constant
+        else:
+            self._terms[i] &= set(entry.terms)
+            if self._constants[i] is not None and not _same(self._constants[i], entry.constant):
+                self._constants[i] = None
+        if not self._terms[i] and self._constants[i] is None:
+            what = f"{entry.constant.item()}" if entry.constant.numel() == 1 else f"of shape {entry.source[2]}"
+            where = f", at {entry.line}" if entry.line else ""
+            raise Refused(
+                f"it takes a number or a tensor of the host ({what}) that changes from call to call{where}: pass it "
+                "as a tensor on the device"
+            )
+
+    def _keep_relevant(self, traced: Traced) -> None:
+        """Leave out what is computed from numbers of optimizers that the step does not touch."""
+        keys = {key for key in traced.book.sources() if key[0] == "count" or key in traced.hyperparameters}
+        for table in (traced.book.values, traced.book.outcomes):
+            for term in [term for term in table if not _sources_of(term) <= keys]:
+                del table[term]
+        for entry in traced.inputs:
+            entry.terms = [term for term in entry.terms if _sources_of(term) <= keys]
+
+    def _prepare(self, traced: Traced) -> None:
+        """Lists that a call goes through."""
+        objects = traced.objects
+        self._template: list[Any] = [entry.value for entry in traced.inputs]
+        of_kind: dict[str, list[tuple]] = {}
+        for i, entry in enumerate(traced.inputs):
+            of_kind.setdefault(entry.source[0], []).append((i, *entry.source[1:]))
+        self._arguments = of_kind.get("arg", [])
+        self._states = [(i, objects[key]) for i, key in of_kind.get("state", ())]
+        self._grads = [(i, objects[key]) for i, key in of_kind.get("grad", ())]
+        self._slots = [(i, objects[place], key) for i, place, key in of_kind.get("slot", ())]
+        self._seeds = of_kind.get("seed", [])
+        self._numbers = [(i, dtype) for i, dtype, _ in of_kind.get("number", ())]
+        self._shapes = [(tensor.dtype, tensor.shape) for _, tensor in self._states]
+        self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
+        self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
+        self._outcomes = list(traced.book.outcomes.items())
+        self._destinations = [
+            [(target[0], objects.get(target[1], target[1]), target[2:]) for target in targets]
+            for targets in traced.outputs
+        ]
+        self._counts = [(key, traced.standing[key[1]], key[2]) for key in traced.book.sources() if key[0] == "count"]
+        self._result_objects = objects
+        # A replay keeps nothing of the trace but what is named above.
+        traced.result = None
+
+    # Whether a call would trace this graph.
+
+    def holds(self, arguments: list[torch.Tensor]) -> bool:
+        """Whether a call would trace this graph now, as far as Python's objects tell."""
+        traced = self._traced
+        for i, tensor in self._bound:
+            if arguments[i] is not tensor:
+                return False
+        for leaf, had in traced.grads:
+            if (leaf.grad is not None) is not had:
+                return False
+        for tensor, flag in traced.flags:
+            if tensor.requires_grad is not flag:
+                return False
+        for tensor, version in traced.on_host:
+            if tensor._version != version:
+                return False
+        if [(tensor.dtype, tensor.shape) for _, tensor in self._states] != self._shapes:
+            return False
+        return traced.places.holds()
+
+    def is_stale(self) -> bool:
+        return self._traced.places.is_stale()
+
+    def sources(self) -> Optional[dict[Hashable, float]]:
+        """The numbers that the graph's are computed from, after this step's count; None if they call for a trace."""
+        found: dict[Hashable, float] = {}
+        for key, place in self._traced.hyperparameters.items():
+            value = hyperparameter(place)
+            if value is None or (key not in self._varied and value != self._seen.get(key, value)):
+                return None
+            found[key] = value
+        for key, tensor, more in self._counts:
+            found[key] = float(tensor) + more
+        for term, outcome in self._outcomes:
+            if evaluate(term, found) != outcome:
+                return None
+        for term, value in self._specials:
+            if evaluate(term, found) != value:
+                return None
+        return found
+
+    def numbers(self, sources: dict[Hashable, float]) -> Optional[list[tuple[int, Any]]]:
+        """The inputs that are numbers; None if what they could be no longer agrees."""
+        found = []
+        for i, dtype in self._numbers:
+            constant, terms = self._constants[i], self._terms[i]
+            if not terms:
+                found.append((i, self._template[i]))
+                continue
+            values = {_rounded(evaluate(term, sources), dtype) for term in terms}
+            if constant is not None:
+                values.add(_rounded(float(constant), dtype))
+            if len(values) != 1:
+                return None
+            found.append((i, self._upload(values.pop(), dtype, self._template[i])))
+        return found
+
+    def _upload(self, value: float, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+        key = (value, dtype, like.shape)
+        if key not in self._uploaded:
+            if len(self._uploaded) >= _MOST_NUMBERS:
+                self._uploaded.clear()
+            self._uploaded[key] = torch.full(like.shape, value, dtype=dtype, device="cpu").to(like.device)
+        return self._uploaded[key]
+
+    def difference(self, traced: Traced, numbers: list[tuple[int, Any]]) -> Optional[str]:
+        """What a traced call has that a replay would not have had."""
+        if traced.refusal is not None or traced.unsettled is not None:
+            return traced.refusal or traced.unsettled
+        if traced.structure() != self.structure:
+            return "its graph, or what it reads and changes, is another one"
+        for i, value in numbers:
+            found, would_be = traced.inputs[i].constant, value.cpu()
+            if not _same(found, would_be):
+                line = f", at {traced.inputs[i].line}" if traced.inputs[i].line else ""
+                return f"it takes {_told(found)} where {_told(would_be)} would be taken{line}"
+        return None
+
+    # A call.
+
+    def run(self, leaves: list[Any], arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], device: str) -> Any:
+        traced = self._traced
+        seed = _XLAC._xla_get_rng_seed()
+        _XLAC._xla_sync_live_tensors(device, [], False)
+        runtime.set_seed(seed, device)
+        inputs = self._inputs(arguments, numbers, seed, device)
+        outputs = _XLAC._run_cached_graph(traced.graph, inputs)
+        runtime.set_seed(runtime.advanced(seed, traced.seeds + 1), device)
+        if traced.counts:
+            torch._foreach_add_(traced.counts, 1)
+        results = self._place(outputs, arguments)
+        self.replays += 1
+        return self._result(results, arguments)
+
+    def _inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], seed: int, device: str) -> list:
+        inputs = self._template.copy()
+        sync = torch._functionalize_sync
+        for i, number in self._arguments:
+            inputs[i] = arguments[number]
+        for i, tensor in self._states:
+            inputs[i] = tensor
+        for i, parameter in self._grads:
+            inputs[i] = parameter.grad
+        for i, place, key in self._slots:
+            inputs[i] = place.cell_contents if key is None else place[key]
+        for i, value in numbers:
+            inputs[i] = value
+        for i, number in self._seeds:
+            inputs[i] = runtime.upload_seed(runtime.advanced(seed, number) % (1 << 64), device)
+        for tensor in inputs:
+            sync(tensor)
+        return inputs
+
+    def _place(self, outputs: list[torch.Tensor], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        results: dict[int, torch.Tensor] = {}
+        changed = []
+        for output, targets in zip(outputs, self._destinations, strict=True):
+            inner = torch._from_functional_tensor(output)
+            for number, (kind, where, rest) in enumerate(targets):
+                if kind == "state":
+                    runtime.give(where, inner)
+                    changed.append(where)
+                elif kind == "grad":
+                    runtime.give(where.grad, inner)
+                    changed.append(where.grad)
+                elif kind == "arg":
+                    runtime.give(arguments[where], inner)
+                    changed.append(arguments[where])
+                else:
+                    value = output if number == 0 else torch._to_functional_tensor(inner)
+                    self._put(kind, where, rest, value, results)
+        for parameter in self._traced.cleared:
+            parameter.grad = None
+        torch.autograd.graph.increment_version(changed)
+        return results
+
+    def _put(self, kind: str, where: Any, rest: tuple, value: torch.Tensor, results: dict[int, torch.Tensor]) -> None:
+        if kind == "new_grad":
+            where.grad = value
+        elif kind == "result":
+            results[where] = value
+        else:
+            put(where, rest[0], value)
+            self._traced.places.replaced(where, rest[0], value)
+
+    def _result(self, results: dict[int, torch.Tensor], arguments: list[torch.Tensor]) -> Any:
+        leaves = []
+        for i, (kind, *where) in enumerate(self._traced.results):
+            if kind == "output":
+                leaves.append(results[i])
+            elif kind == "arg":
+                leaves.append(arguments[where[0]])
+            elif kind == "state":
+                leaves.append(self._result_objects[where[0]])
+            else:
+                leaves.append(self._traced.constants[i])
+        return pytree.tree_unflatten(leaves, self._traced.result_spec)
+
+
+def _sources_of(term: Any) -> set[Hashable]:
+    if type(term) is not tuple:
+        return set()
+    return {term[1]} if term[0] == "source" else set().union(*map(_sources_of, term[1:]))
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one, other) or (
+        one.is_floating_point()
+        and torch.equal(one.isnan(), other.isnan())
+        and torch.equal(one.nan_to_num(), other.nan_to_num())
+    )
+
+
+def _told(value: torch.Tensor) -> str:
+    return str(value.item()) if value.numel() == 1 else f"other values, of shape {tuple(value.shape)},"
+
+
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    return value if dtype == torch.float64 else float(torch.tensor(value, dtype=dtype))

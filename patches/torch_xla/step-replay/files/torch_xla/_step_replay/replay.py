@@ -1,0 +1,278 @@
+"""``torch_xla.replay``: a step that is traced twice, and whose graph is then run again without tracing it."""
+
+import functools
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, Optional, Union
+
+import _XLAC
+import torch
+from torch.utils import _pytree as pytree
+
+from . import device as runtime
+from .capture import Call, Refused, Traced, trace
+from .guards import is_scalar
+from .plan import Plan
+
+__all__ = ["Replay", "replay"]
+
+_MOST_PLANS = 8  # graphs of one signature
+_MOST_SIGNATURES = 16
+_MOST_UNSETTLED = 4  # calls in a row that make something new
+
+_running = threading.local()
+
+
+def replay(
+    step: Optional[Callable] = None,
+    *,
+    check_every: int = 0,
+    refused: Literal["raise", "trace"] = "raise",
+) -> Union["Replay", Callable[[Callable], "Replay"]]:
+    """A step whose graph is traced in its first calls, and run without being traced from then on.
+
+    Args:
+        step: The function: it may train, evaluate or generate. A decorator if left out.
+        check_every: Trace the step in its first replay and in each so-manyth one; raise if it is another graph, or
+            takes other numbers, than would have been replayed, with the state as before that call. 0: never.
+        refused: What is done with a step that cannot be replayed: "raise" says why in a RuntimeError after the call in
+            which that is seen, which has been executed as it is written; "trace" warns of it, and traces each call.
+
+    Each call ends as with `torch_xla.sync()`: that is not to be called in the step, and need not be after it. Results
+    have no `grad_fn`. docs/step-replay.md has what can be replayed.
+    """
+    if refused not in ("raise", "trace"):
+        raise ValueError(f'expected refused="raise" or "trace"; found {refused!r}')
+    if step is None:
+        return lambda function: Replay(function, check_every, refused)
+    return Replay(step, check_every, refused)
+
+
+class Replay:
+    """A step that replays; call it as the function that it was made of."""
+
+    def __init__(self, step: Callable, check_every: int, refused: str) -> None:
+        if not callable(step):
+            raise TypeError(f"expected a function to replay; found {type(step).__name__}")
+        functools.update_wrapper(self, step, updated=())
+        self._step, self._check_every, self._mode = step, check_every, refused
+        self._plans: dict[tuple, list[Plan]] = {}
+        self._unsettled: dict[tuple, int] = {}
+        self._refusals: dict[tuple, str] = {}
+        self._traced_calls = self._replayed_calls = self._checks = 0
+        self._traced_seconds = self._replayed_seconds = 0.0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_running, "step", None) is not None:
+            raise RuntimeError(
+                f"expected one replayed step at a time; found {_name(self._step)} called within {_running.step}. Call "
+                "the function that it was made of there: replayed steps have it as __wrapped__"
+            )
+        if not _is_enabled():
+            return _plain(self._step, Call.of(args, kwargs))
+        _check_process()
+        call = Call.of(args, kwargs)
+        device = runtime.device_name()
+        arguments = _tensors_of(call, device, self._step)
+        signature = _signature(call, arguments)
+        if signature in self._refusals:
+            return _plain(self._step, call)
+        started = time.perf_counter()
+        _running.step = _name(self._step)
+        try:
+            return self._called(call, signature, arguments, device, started)
+        finally:
+            _running.step = None
+
+    def _called(self, call: Call, signature: tuple, arguments: list, device: str, started: float) -> Any:
+        for plan in self._plans.get(signature, ()):
+            if plan.traces < 2 or not plan.holds(arguments):
+                continue
+            sources = plan.sources()
+            numbers = None if sources is None else plan.numbers(sources)
+            if numbers is None:
+                continue
+            if self._check_every and plan.replays % self._check_every == 0:
+                return self._check(plan, call, numbers, signature)
+            result = plan.run(call.leaves, arguments, numbers, device)
+            self._replayed_calls += 1
+            self._replayed_seconds += time.perf_counter() - started
+            return result
+        return self._trace(call, signature)
+
+    def _trace(self, call: Call, signature: tuple) -> Any:
+        traced = trace(self._step, call)
+        self._traced_calls += 1
+        self._traced_seconds += traced.seconds
+        result = traced.result
+        reason = traced.refusal or self._learn(traced, signature)
+        if reason is not None:
+            self._refuse(reason, signature)
+        return result
+
+    def _learn(self, traced: Traced, signature: tuple) -> Optional[str]:
+        """Keep what a trace showed; why the step is refused, if it is."""
+        if traced.unsettled is not None:
+            self._unsettled[signature] = self._unsettled.get(signature, 0) + 1
+            if self._unsettled[signature] < _MOST_UNSETTLED:
+                return None
+            return f"{traced.unsettled}, in each call"
+        self._unsettled[signature] = 0
+        plans = self._plans.setdefault(signature, [])
+        plans[:] = [plan for plan in plans if not plan.is_stale()]
+        structure = traced.structure()
+        try:
+            for plan in plans:
+                if plan.structure == structure:
+                    plan.take(traced)
+                    return None
+                if plan.structure[:3] == structure[:3] and plan.structure[3] != structure[3]:
+                    return "it returns a Python value that is another one in each call: return a tensor"
+            if len(plans) >= _MOST_PLANS:
+                return f"it has had more than {_MOST_PLANS} graphs for arguments of the same shapes and values"
+            plans.append(Plan(traced))
+        except Refused as error:
+            return str(error)
+        if len(self._plans) > _MOST_SIGNATURES:
+            return f"it was called with more than {_MOST_SIGNATURES} combinations of shapes, values and modes"
+        return None
+
+    def _check(self, plan: Plan, call: Call, numbers: list, signature: tuple) -> Any:
+        """A traced call, which has to be the one that would have been replayed."""
+        self._checks += 1
+
+        def judge(traced: Traced) -> Optional[str]:
+            difference = plan.difference(traced, numbers)
+            if difference is None:
+                return None
+            return f"castoff: the step is not the one that would be replayed: {difference}. Nothing was executed"
+
+        traced = trace(self._step, call, judge)
+        plan.replays += 1
+        self._traced_calls += 1
+        self._traced_seconds += traced.seconds
+        result = traced.result
+        plan.take(traced)
+        return result
+
+    def _refuse(self, reason: str, signature: tuple) -> None:
+        where = getattr(self._step, "__code__", None)
+        line = f" ({where.co_filename}:{where.co_firstlineno})" if where is not None else ""
+        text = (
+            f"castoff: {_name(self._step)}{line} cannot be replayed: {reason}. This call was executed as it is written"
+        )
+        self._refusals[signature] = reason
+        self._plans.pop(signature, None)
+        if self._mode == "raise" and not self._replayed_calls:
+            raise Refused(text)
+        warnings.warn(text + "; so are later ones of its kind, traced each time", stacklevel=4)
+
+    def reset(self) -> None:
+        """Forget all graphs, and the tensors and objects that they keep alive."""
+        self._plans.clear()
+        self._refusals.clear()
+        self._unsettled.clear()
+
+    def report(self) -> dict[str, Any]:
+        """How many calls were traced, replayed and checked, what was refused, and the host's time that was saved."""
+        traced_ms = self._traced_seconds * 1e3 / max(self._traced_calls, 1)
+        replayed_ms = self._replayed_seconds * 1e3 / max(self._replayed_calls, 1)
+        return {
+            "traced": self._traced_calls,
+            "replayed": self._replayed_calls,
+            "checked": self._checks,
+            "graphs": sum(len(plans) for plans in self._plans.values()),
+            "refused": list(self._refusals.values()),
+            "ms_traced": traced_ms,
+            "ms_replayed": replayed_ms,
+            "ms_saved": max(traced_ms - replayed_ms, 0.0) * self._replayed_calls,
+        }
+
+
+def _name(step: Callable) -> str:
+    return getattr(step, "__qualname__", type(step).__name__)
+
+
+def _is_enabled() -> bool:
+    from torch import _castoff
+
+    return _castoff.enabled("step-replay")
+
+
+def _plain(step: Callable, call: Call) -> Any:
+    """The step as it is written, with what a replay's calls have: a sync before and after it, results without graph."""
+    import torch_xla
+
+    runtime.settle(runtime.device_name())
+    result = call.run(step)
+    result = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.detach() if tensor.grad_fn is not None else tensor, result
+    )
+    torch_xla.sync()
+    return result
+
+
+def _check_process() -> None:
+    """Refuse what has not been shown to be right, before anything runs."""
+    import torch_xla.runtime as xr
+
+    if xr.is_spmd():
+        raise Refused("expected a process without SPMD; found one with it, in which steps are not replayed")
+    if xr.world_size() > 1:
+        raise Refused(f"expected one process; found {xr.world_size()}, in which steps are not replayed")
+    if _XLAC._get_use_eager_mode():
+        raise Refused("expected lazy tensors; found torch_xla.experimental.eager_mode: turn it off, or do not replay")
+
+
+def _tensors_of(call: Call, device: str, step: Callable) -> list[torch.Tensor]:
+    found = []
+    for i, leaf in enumerate(call.leaves):
+        if isinstance(leaf, torch.Tensor):
+            if str(leaf.device) != device:
+                raise ValueError(
+                    f"expected tensors on {device} as arguments of {_name(step)}; found one of shape "
+                    f"{tuple(leaf.shape)} on {leaf.device} (number {i + 1} of its values): move it "
+                    "there before the call"
+                )
+            found.append(leaf)
+    return found
+
+
+def _signature(call: Call, arguments: list[torch.Tensor]) -> tuple:
+    """What two calls that can have one graph have in common."""
+    kinds = []
+    for leaf in call.leaves:
+        if isinstance(leaf, torch.Tensor):
+            first = next(i for i, tensor in enumerate(arguments) if tensor is leaf)
+            kinds.append((leaf.dtype, leaf.shape, leaf.requires_grad, type(leaf), first))
+        elif is_scalar(leaf):
+            kinds.append((type(leaf), repr(leaf)))
+        else:
+            kinds.append((type(leaf), id(leaf)))
+    return (call.form, tuple(kinds), _modes())
+
+
+def _modes() -> tuple:
+    """What changes the graphs of this thread."""
+    from torch_xla import _castoff
+
+    topics = [sys.modules.get(f"torch_xla.{name}") for name in ("_native_mul", "_native_attention")]
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        _castoff.matmul_precision(),
+        topics[0].is_native_mul() if topics[0] else None,
+        topics[1].is_narrow_attention() if topics[1] else None,
+    )
