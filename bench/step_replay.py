@@ -1,0 +1,78 @@
+"""The host's milliseconds of steps: traced on stock and on castoff's wheels, replayed, and what jax.jit dispatches.
+
+.venv/bin/python bench/step_replay.py --stock PYTHON --patched PYTHON [--jax PYTHON] [--write]
+
+Each is a process of its own (step_replay_worker.py), on CPU-XLA. `--write` puts the numbers into
+bench/measured/step_replay.json and into the table of docs/step-replay.md.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import compact_json
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "bench" / "measured" / "step_replay.json"
+PAGE = ROOT / "docs" / "step-replay.md"
+WORKER = ROOT / "bench" / "step_replay_worker.py"
+STEPS = {
+    "gpt": "GPT of 12 layers, AdamW",
+    "llama": "Llama of 8 layers, AdamW",
+    "bert": "BERT of 8 layers with dropout, AdamW",
+    "resnet": "ResNet-50, SGD with momentum",
+    "decode": "a token of a decoder with a cache",
+}
+ARRAYS = 600
+
+
+def measured(python: str, *arguments: str) -> dict[str, float]:
+    done = subprocess.run([python, WORKER, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def table(record: dict) -> str:
+    lines = ["| step | traced, stock | traced, castoff | replayed | of stock |", "|---|---|---|---|---|"]
+    for name, row in record["steps"].items():
+        stock, castoff, replayed = (row[how] for how in ("stock", "castoff", "replayed"))
+        lines.append(f"| {STEPS[name]} | {stock:.1f} | {castoff:.1f} | {replayed:.1f} | 1/{stock / replayed:.0f} |")
+    jax = record.get("jax")
+    if jax is not None:
+        lines.append(f"\n`jax.jit` dispatches {ARRAYS} arrays in {jax:.1f} ms there.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stock", required=True)
+    parser.add_argument("--patched", required=True)
+    parser.add_argument("--jax", help="a Python with jax")
+    parser.add_argument("--only", choices=STEPS, action="append")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    record: dict = json.loads(RECORD.read_text()) if RECORD.exists() else {"steps": {}}
+    for name in options.only or STEPS:
+        castoff, replayed = (measured(options.patched, name, how) for how in ("traced", "replayed"))
+        if castoff["last"] != replayed["last"]:
+            raise SystemExit(f"{name}: the last loss is {castoff['last']} traced and {replayed['last']} replayed")
+        stock = measured(options.stock, name, "traced")
+        row = {"stock": stock["ms"], "castoff": castoff["ms"], "replayed": replayed["ms"]}
+        record["steps"][name] = {how: round(ms, 2) for how, ms in row.items()}
+        print(name, record["steps"][name], flush=True)
+    if options.jax:
+        record["jax"] = round(measured(options.jax, str(ARRAYS), "jax")["ms"], 2)
+    if options.write:
+        RECORD.write_text(compact_json.dumps(record, depth=2), encoding="utf-8")
+        page = PAGE.read_text(encoding="utf-8")
+        between = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
+        PAGE.write_text(between.sub(lambda found: f"{found[1]}{table(record)}\n{found[2]}", page), encoding="utf-8")
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,725 @@
+"""torch_xla.replay: replayed and traced runs are equal to the bit, and what cannot be replayed is refused."""
+
+import copy
+import io
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+from torch.nn import functional as F
+
+XLA = torch_xla.device()
+CALLS = 7
+
+pytestmark = pytest.mark.fails_on_stock
+
+
+def on_device(*tensors):
+    moved = tuple(tensor.to(XLA) for tensor in tensors)
+    return moved[0] if len(moved) == 1 else moved
+
+
+def batches(count=CALLS, size=4):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        on_device(torch.randn(size, 3, generator=generator), torch.randint(2, (size,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def state_of(model, *optimizers):
+    found = [*model.parameters(), *model.buffers()]
+    found += [p.grad for p in model.parameters() if p.grad is not None]
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    return found
+
+
+def small(*layers):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), *layers, nn.Linear(4, 2)).to(XLA)
+
+
+class Training:
+    """A model and its step; `after` is done between two calls."""
+
+    def __init__(self, optimizer, *layers, schedule=None):
+        self.model = small(*layers)
+        self.optimizer = optimizer(self.model.parameters())
+        self.scheduler = schedule(self.optimizer) if schedule else None
+
+    def step(self, x, y):
+        loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def after(self):
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def state(self):
+        return state_of(self.model, self.optimizer)
+
+
+def with_optimizer(kind, **options):
+    return lambda parameters: kind(parameters, **options)
+
+
+SGD = with_optimizer(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)
+ADAMW = with_optimizer(torch.optim.AdamW, lr=0.01)
+
+
+class Clipped(Training):
+    def step(self, x, y):
+        self.optimizer.zero_grad()  # so the gradients stay
+        loss = F.cross_entropy(self.model(x), y, label_smoothing=0.1)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        return {"loss": loss, "norms": [norm, 3, "text", None]}
+
+
+class Averaged(Training):
+    def __init__(self, optimizer, *layers):
+        super().__init__(optimizer, *layers)
+        self.average = copy.deepcopy(self.model)
+
+    def step(self, x, y):
+        loss = super().step(x, y)
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+        return loss
+
+    def state(self):
+        return super().state() + state_of(self.average)
+
+
+class Checkpointed(Training):
+    def step(self, x, y):
+        hidden = torch.utils.checkpoint.checkpoint(self.model[:-1], x, use_reentrant=False)
+        loss = F.cross_entropy(self.model[-1](hidden), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+class Autocast(Training):
+    def step(self, x, y):
+        with torch.autocast("xla", dtype=torch.bfloat16):
+            loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+class Reassigned(Training):
+    """State that is a new tensor after each call."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.mean = torch.zeros((), device=XLA)
+
+    def step(self, x, y):
+        loss = super().step(x, y)
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss, self.mean
+
+    def state(self):
+        return [*super().state(), self.mean]
+
+
+PROGRAMS = {
+    "SGD": lambda: Training(SGD),
+    "SGD without momentum": lambda: Training(with_optimizer(torch.optim.SGD, lr=0.1)),
+    "AdamW": lambda: Training(ADAMW),
+    "AdamW capturable": lambda: Training(with_optimizer(torch.optim.AdamW, lr=0.01, capturable=True)),
+    "AdamW fused": lambda: Training(with_optimizer(torch.optim.AdamW, lr=0.01, fused=True)),
+    "AdamW foreach": lambda: Training(with_optimizer(torch.optim.AdamW, lr=0.01, foreach=True)),
+    "Adam amsgrad": lambda: Training(with_optimizer(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.1)),
+    "Adagrad": lambda: Training(with_optimizer(torch.optim.Adagrad, lr=0.1, lr_decay=0.1)),
+    "RMSprop": lambda: Training(with_optimizer(torch.optim.RMSprop, lr=0.01)),
+    "Adamax": lambda: Training(with_optimizer(torch.optim.Adamax, lr=0.01)),
+    "StepLR": lambda: Training(SGD, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5)),
+    "a cosine": lambda: Training(ADAMW, schedule=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10)),
+    "OneCycleLR": lambda: Training(ADAMW, schedule=lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 20)),
+    "dropout": lambda: Training(SGD, nn.Dropout(0.5), nn.ReLU(), nn.Dropout(0.2)),
+    "BatchNorm": lambda: Training(SGD, nn.BatchNorm1d(4), nn.ReLU()),
+    "gradients that stay": lambda: Clipped(ADAMW),
+    "an average of weights": lambda: Averaged(SGD),
+    "checkpoint and dropout": lambda: Checkpointed(SGD, nn.Dropout(0.5), nn.Tanh()),
+    "autocast": lambda: Autocast(ADAMW, nn.LayerNorm(4)),
+    "a new tensor in an attribute": lambda: Reassigned(SGD),
+}
+
+
+def run(training, step, calls, sync):
+    """Results and state after these calls, on the CPU."""
+    torch_xla.sync()
+    xm.set_rng_state(1234)
+    results = []
+    for arguments in calls:
+        results.append(step(*arguments))
+        if sync:
+            torch_xla.sync()
+        training.after()
+    leaves = torch.utils._pytree.tree_leaves((results, training.state()))
+    return [leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replayed_run_is_the_traced_one(name):
+    traced, replayed = PROGRAMS[name](), PROGRAMS[name]()
+    step = torch_xla.replay(replayed.step)
+    expected = run(traced, traced.step, batches(), sync=True)
+    assert same(run(replayed, step, batches(), sync=False), expected)
+    report = step.report()
+    assert report["refused"] == []
+    assert report["replayed"] >= CALLS - 4, report
+
+
+def test_micro_batches():
+    def training(decorate):
+        model = small()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def backward(x, y):
+            loss = F.cross_entropy(model(x), y) / 2
+            loss.backward()
+            return loss
+
+        def apply():
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return model, decorate(backward), decorate(apply)
+
+    def losses(decorate, sync):
+        model, backward, apply = training(decorate)
+        found = []
+        for i, (x, y) in enumerate(batches(12)):
+            found.append(backward(x, y))
+            sync()
+            if i % 2:
+                apply()
+                sync()
+        return [loss.item() for loss in found], [p.detach().cpu() for p in model.parameters()], backward, apply
+
+    one, weights, *_ = losses(lambda step: step, torch_xla.sync)
+    other, replayed, backward, apply = losses(torch_xla.replay, lambda: None)
+    assert one == other
+    assert same(weights, replayed)
+    assert backward.report()["replayed"] >= 8
+    assert apply.report()["replayed"] >= 3
+
+
+def test_evaluation_and_training_are_two_graphs():
+    model = small(nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
+
+    @torch_xla.replay
+    def evaluate(x):
+        with torch.no_grad():
+            return model(x)
+
+    x, _ = batches(1)[0]
+    outputs = [evaluate(x) for _ in range(4)]
+    assert all(torch.equal(output.cpu(), outputs[0].cpu()) for output in outputs)
+    model.train()
+    assert not torch.equal(evaluate(x).cpu(), outputs[0].cpu())
+    model.eval()
+    assert evaluate.report()["graphs"] == 2
+
+
+@pytest.mark.parametrize("way", ["index_copy_", "slice"])
+def test_a_decode_step_with_a_cache(way):
+    weight = on_device(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
+
+    def decoding():
+        cache = torch.zeros(8, 4, device=XLA)
+
+        def step(token, position):
+            if way == "slice":
+                cache[:-1] = cache[1:].clone()
+                cache[-1:] = token @ weight
+            else:
+                cache.index_copy_(0, position, token @ weight)
+            return torch.tanh(cache.sum(0, keepdim=True))
+
+        return cache, step
+
+    def run_it(decorate):
+        cache, step = decoding()
+        step = decorate(step)
+        token, found = torch.ones(1, 4, device=XLA), []
+        for i in range(6):
+            token = step(token, torch.tensor([i]).to(XLA))
+            torch_xla.sync()
+            found.append(token.cpu())
+        return [*found, cache.cpu()], step
+
+    expected, _ = run_it(lambda step: step)
+    found, step = run_it(torch_xla.replay)
+    assert same(found, expected)
+    assert step.report()["replayed"] >= 3
+
+
+# Guards: another value is another graph, or another number.
+
+
+def changing(change, calls=8, training=lambda: Training(SGD)):
+    """Whether a run in which `change(training, i)` is called before each call is the same, replayed and traced."""
+
+    def losses(decorate):
+        made = training()
+        step, found = decorate(made.step), []
+        for i, arguments in enumerate(batches(calls)):
+            change(made, i)
+            found.append(step(*arguments))
+            torch_xla.sync()
+        return [loss.item() for loss in found] + [tensor.cpu().tolist() for tensor in made.state()], step
+
+    expected, _ = losses(lambda step: step)
+    found, step = losses(torch_xla.replay)
+    assert found == expected
+    return step.report()
+
+
+def set_lr(training, i):
+    training.optimizer.param_groups[0]["lr"] = 0.1 / (1 + i)
+
+
+def test_a_learning_rate_that_is_set_is_fed():
+    assert changing(set_lr, 10)["replayed"] >= 5
+
+
+def zero_lr(training, i):
+    training.optimizer.param_groups[0]["lr"] = 0.0 if i < 4 else 0.1
+
+
+def weight_decay(training, i):
+    training.optimizer.param_groups[0]["weight_decay"] = 0.0 if i % 4 else 0.1
+
+
+def freeze(training, i):
+    training.model[0].requires_grad_(i < 5)
+
+
+def load(training, i):
+    if i == 5:
+        training.optimizer.load_state_dict(copy.deepcopy(training.optimizer.state_dict()))
+        training.model.load_state_dict({name: p * 0.5 for name, p in training.model.state_dict().items()})
+
+
+def other_weights(training, i):
+    if i == 5:
+        training.model[0].weight.data = torch.ones(4, 3, device=XLA)
+
+
+def part_of_a_weight(training, i):
+    with torch.no_grad():
+        training.model[0].weight[0] = i
+
+
+def other_eps(training, i):
+    training.optimizer.param_groups[0]["eps"] = 1e-8 if i < 5 else 1e-2
+
+
+def gradients(training, i):
+    if i == 5:
+        for parameter in training.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+
+
+@pytest.mark.parametrize("change", [zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients])
+def test_changes_between_calls_are_seen(change):
+    assert changing(change)["replayed"] >= 1
+
+
+def test_another_eps_is_seen():
+    assert changing(other_eps, training=lambda: Training(ADAMW))["replayed"] >= 1
+
+
+class Settings:
+    factor = 1.0
+
+    def __init__(self):
+        self.scale = 2.0
+
+
+FACTOR = 1.0
+
+
+def test_numbers_of_closures_globals_objects_and_arguments():
+    global FACTOR  # noqa: PLW0603 - what is tested
+    settings, local = Settings(), 1.0
+
+    @torch_xla.replay
+    def step(x, power):
+        return (x * settings.scale * local * FACTOR) ** power
+
+    x = torch.tensor([3.0]).to(XLA)
+    for _ in range(4):
+        assert step(x, 1.0).item() == 6
+    assert step.report()["replayed"] == 2
+    settings.scale = 3.0
+    assert step(x, 1.0).item() == 9
+    local = 2.0
+    assert step(x, 1.0).item() == 18
+    FACTOR = 0.5
+    assert step(x, 1.0).item() == 9
+    assert step(x, 2.0).item() == 81
+
+
+def test_shapes_dtypes_and_aliases_of_arguments():
+    step = torch_xla.replay(lambda x, y: x + 2 * y)
+    one, two = on_device(torch.ones(2), torch.full((2,), 2.0))
+    for _ in range(3):
+        assert step(one, one).tolist() == [3, 3]
+    assert step(one, two).tolist() == [5, 5]
+    assert step(one.double(), two).dtype == torch.float64
+    assert step(torch.ones(3, 1, device=XLA), two).shape == (3, 2)
+
+
+def test_an_argument_that_the_step_knows_otherwise():
+    x = torch.ones(2, device=XLA)
+    step = torch_xla.replay(lambda y: x * y)
+    for _ in range(4):
+        assert step(x).tolist() == [1, 1]
+    assert step(torch.full((2,), 5.0).to(XLA)).tolist() == [5, 5]
+
+
+def test_modes():
+    step = torch_xla.replay(lambda x: x @ x)
+    x = torch.ones(2, 2, device=XLA)
+    for _ in range(3):
+        assert step(x).dtype == torch.float32
+    with torch.autocast("xla", dtype=torch.bfloat16):
+        assert step(x).dtype == torch.bfloat16
+    assert step(x).dtype == torch.float32
+
+
+# Refusals.
+
+
+def refusal(step, argument):
+    replayed = torch_xla.replay(step)
+    with pytest.raises(RuntimeError, match="cannot be replayed") as caught:
+        for _ in range(6):
+            replayed(argument)
+    return str(caught.value)
+
+
+def read(x):
+    return x * x.sum().item()
+
+
+def branch(x):
+    return x if (x > 0).all() else -x
+
+
+def to_host(x):
+    x.cpu()
+    return x + 1
+
+
+def synced(x):
+    y = x + 1
+    torch_xla.sync()
+    return y * 2
+
+
+def host_random(x):
+    return x * torch.rand(())
+
+
+def numpy_random(x):
+    return x * float(np.random.rand())
+
+
+NUMBERS = iter(range(2, 100))
+
+
+def changing_number(x):
+    return x * next(NUMBERS)
+
+
+def changing_data(x):
+    return x * torch.tensor([float(next(NUMBERS)), 1.0]).to(XLA)
+
+
+KEPT = []
+
+
+def kept(x):
+    y = x + 1
+    KEPT.append(y)
+    return y
+
+
+COUNTER = Settings()
+
+
+def counted(x):
+    COUNTER.scale += 1
+    return x + 1
+
+
+def host_result(x):
+    return x + 1, torch.ones(1)
+
+
+def no_work(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (read, r"item\(\) at .*test_step_replay.py:\d+, in read"),
+        (branch, r"__bool__\(\) at .*in branch"),
+        (to_host, r"cpu\(\) at .*in to_host"),
+        (synced, "executes a graph"),
+        (host_random, "random numbers on the CPU"),
+        (numpy_random, "random numbers on the CPU"),
+        (changing_number, r"changes from call to call.*in changing_number"),
+        (changing_data, r"changes from call to call.*in changing_data"),
+        (kept, "is made and kept"),
+        (counted, "changes Settings.scale"),
+        (host_result, "returns a tensor on cpu"),
+        (no_work, "computes nothing"),
+    ],
+)
+def test_refusals(step, reason):
+    try:
+        text = refusal(step, torch.ones(2, device=XLA))
+    finally:
+        KEPT.clear()
+    assert re.search(reason, text), text
+
+
+def test_a_refused_call_was_executed_as_it_is_written():
+    x = torch.zeros(2, device=XLA)
+
+    def step():
+        x.add_(1)
+        return x.sum().item()
+
+    replayed = torch_xla.replay(step)
+    with pytest.raises(RuntimeError, match="was executed"):
+        replayed()
+    assert x.tolist() == [1, 1]
+    assert replayed() == 4
+
+
+def test_refused_steps_can_be_traced():
+    step = torch_xla.replay(read, refused="trace")
+    x = torch.ones(2, device=XLA)
+    with pytest.warns(UserWarning, match="cannot be replayed"):
+        assert step(x).tolist() == [2, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step(x).tolist() == [2, 2]
+
+
+def test_state_of_an_optimizer_on_the_cpu():
+    training = Training(with_optimizer(torch.optim.NAdam, lr=0.01))
+    step = torch_xla.replay(training.step)
+    with pytest.raises(RuntimeError, match="capturable=True"):
+        for arguments in batches():
+            step(*arguments)
+
+
+def test_bad_arguments_are_refused_before_anything_runs():
+    calls = []
+    step = torch_xla.replay(calls.append)
+    with pytest.raises(ValueError, match=r"expected tensors on xla:0 .* found one of shape \(2,\) on cpu"):
+        step(torch.ones(2))
+    assert calls == []
+    with pytest.raises(TypeError, match="expected a function"):
+        torch_xla.replay(3)
+    with pytest.raises(ValueError, match="expected refused="):
+        torch_xla.replay(lambda: None, refused="never")
+
+
+def test_nested_replays():
+    inner = torch_xla.replay(lambda x: x + 1)
+    outer = torch_xla.replay(lambda x: inner(x) * 2)
+    x = torch.ones(2, device=XLA)
+    with pytest.raises(RuntimeError, match="one replayed step at a time"):
+        outer(x)
+    assert inner(x).tolist() == [2, 2]
+
+
+# State between replays.
+
+
+def trained(calls=6):
+    training = Training(ADAMW, nn.BatchNorm1d(4))
+    step = torch_xla.replay(training.step)
+    for arguments in batches(calls):
+        loss = step(*arguments)
+    assert step.report()["replayed"] >= 2
+    return training, step, loss
+
+
+def test_state_dicts_copies_and_files():
+    training, step, _ = trained()
+    alias = training.model.state_dict()
+    copied, saved = copy.deepcopy(training.model), io.BytesIO()
+    torch.save((training.model.state_dict(), training.optimizer.state_dict()), saved)
+    before = [p.detach().cpu() for p in training.model.parameters()]
+    step(*batches(1)[0])
+    after = [p.detach().cpu() for p in training.model.parameters()]
+    assert not same(before, after)
+    assert same([p.detach().cpu() for p in copied.parameters()], before)
+    saved.seek(0)
+    names = [name for name, _ in training.model.named_parameters()]
+    assert same([torch.load(saved)[0][names[0]].cpu()], before[:1])
+    assert same([alias[name].cpu() for name in names], after)
+
+
+def test_what_aliases_the_state_follows_it():
+    weight = torch.zeros(2, 2, device=XLA)
+    flat, row = weight.view(-1), weight[0]
+    step = torch_xla.replay(lambda x: weight.add_(x).sum())
+    for i in range(1, 6):
+        assert step(torch.ones(2, 2, device=XLA)).item() == 4 * i
+        assert flat.tolist() == [i] * 4
+        assert row.tolist() == [i] * 2
+    flat[0] = 10
+    assert step(torch.ones(2, 2, device=XLA)).item() == 11 + 3 * 6
+    assert row.tolist() == [11, 6]
+
+
+def test_replaced_buffers_are_donated():
+    training, step, _ = trained()
+    weight = training.model[0].weight
+    torch._functionalize_sync(weight)
+    buffer = torch._from_functional_tensor(weight)
+    step(*batches(1)[0])
+    with pytest.raises(RuntimeError, match=r"[Dd]onated|HasValue|deleted"):
+        buffer.cpu()
+
+
+def test_live_tensors_are_as_many_after_many_replays():
+    training, step, _ = trained()
+    counts = []
+    for i in range(40):
+        step(*batches(1)[0])
+        if i % 10 == 9:
+            counts.append(len(torch_xla._XLAC._check_device_tensor_need_materialization(str(XLA))))
+    assert len(set(counts)) == 1
+    assert training.model[0].weight.isfinite().all()
+
+
+def test_an_exception_leaves_the_state():
+    training, _, _ = trained()
+
+    def step(x, y):
+        loss = training.step(x, y)
+        if FAILS:
+            raise ValueError("in the midst")
+        return loss
+
+    replayed = torch_xla.replay(step)
+    FAILS.append(1)
+    with pytest.raises(ValueError, match="in the midst"):
+        replayed(*batches(1)[0])
+    assert training.optimizer.param_groups[0]["lr"] == 0.01
+    FAILS.clear()
+    for arguments in batches():
+        assert torch.isfinite(replayed(*arguments)).item()
+
+
+FAILS = []
+
+
+def test_saved_tensors_know_that_the_state_has_changed():
+    training, step, _ = trained()
+    x, y = batches(1)[0]
+    loss = F.cross_entropy(training.model(x), y)
+    step(x, y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# The check.
+
+
+class Hidden:
+    """A number where no guard looks."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 2.0
+
+
+def test_the_check_finds_what_no_guard_sees():
+    hidden, total = Hidden(), torch.zeros(1, device=XLA)
+    step = torch_xla.replay(lambda x: total.add_(x * hidden.factor), check_every=3)
+    x = torch.ones(1, device=XLA)
+    for _ in range(5):
+        step(x)
+    assert total.item() == 10
+    hidden.factor = 5.0
+    with pytest.raises(RuntimeError, match=r"5\.0 where 2\.0"):
+        for _ in range(3):
+            before = total.item()
+            step(x)
+    assert total.item() == before
+    assert step.report()["checked"] >= 2
+
+
+def test_the_check_passes_what_is_right():
+    traced, replayed = (Training(ADAMW, nn.Dropout(0.5)) for _ in range(2))
+    step = torch_xla.replay(replayed.step, check_every=2)
+    expected = run(traced, traced.step, batches(10), sync=True)
+    assert same(run(replayed, step, batches(10), sync=False), expected)
+    assert step.report()["checked"] >= 3
+    assert step.report()["replayed"] >= 3
+
+
+def test_the_report():
+    step = torch_xla.replay(lambda x: x + 1)
+    x = torch.ones(1, device=XLA)
+    for _ in range(5):
+        step(x)
+    report = step.report()
+    assert (report["traced"], report["replayed"], report["graphs"]) == (2, 3, 1)
+    assert report["ms_saved"] >= 0
+    step.reset()
+    assert step(x).tolist() == [2]
+
+
+def test_methods():
+    class Trainer:
+        def __init__(self):
+            self.total = torch.zeros(1, device=XLA)
+
+        @torch_xla.replay
+        def add(self, x):
+            self.total.add_(x)
+            return self.total * 2
+
+    one, two = Trainer(), Trainer()
+    x = torch.ones(1, device=XLA)
+    for i in range(1, 5):
+        assert one.add(x).item() == 2 * i
+        assert two.add(3 * x).item() == 6 * i
