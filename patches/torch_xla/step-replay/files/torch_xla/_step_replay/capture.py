@@ -193,9 +193,7 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
     """
     started = time.perf_counter()
     places = Places()
-    places.add_function(step)
-    for leaf in call.leaves:
-        places.add(leaf)
+    places.add_call(step, call.leaves)
     before = _Before(call, places)
     if judge is not None:
         before.remember()

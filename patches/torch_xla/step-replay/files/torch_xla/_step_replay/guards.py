@@ -12,7 +12,7 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torc
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
 _MISSING = object()
-_DEEP = 4  # functions that call functions
+_DEEP = 8  # functions that call functions
 _LONG = 64  # lists that are compared by value
 #: What torch writes down about a step by itself.
 _NOTES = frozenset({"_opt_called", "_step_count", "_zero_grad_profile_name"})
@@ -40,19 +40,16 @@ class Places:
         self.sizes: list[tuple[Any, int, str]] = []
         self.modules: list[torch.nn.Module] = []
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
-        self._seen: set[int] = set()
+        self._seen: set[tuple] = set()
         self._kept: list[Any] = []  # what has an id in _seen
 
-    def _is_new(self, thing: Any) -> bool:
-        if id(thing) in self._seen:
+    def _is_new(self, thing: Any, *part: Any) -> bool:
+        key = (id(thing), *part)
+        if key in self._seen:
             return False
-        self._seen.add(id(thing))
+        self._seen.add(key)
         self._kept.append(thing)
         return True
-
-    def add(self, value: Any) -> None:
-        """What an argument holds."""
-        self._add_object(value, 1)
 
     def replaced(self, place: Any, key: Any, value: Any) -> None:
         """Expect another value from here on, which a replay has put there."""
@@ -63,92 +60,104 @@ class Places:
             if cell is place:
                 self.cells[i] = (cell, value, whose)
 
+    def add_call(self, function: Any, arguments: list[Any]) -> None:
+        """What a function reads when it is called with these arguments."""
+        self.add_function(function)
+        names = _names_of(function)
+        for argument in arguments:
+            self._add_object(argument, names, 1)
+
     def add_function(self, function: Any, depth: int = 0) -> None:
         """What a function reads from its closure, its module and its object."""
+        names = _names_of(function)
         while isinstance(function, functools.partial):
             for value in (*function.args, *function.keywords.values()):
-                self._add_object(value, depth)
+                self._add_object(value, names, depth)
             function = function.func
         if isinstance(function, types.MethodType):
-            self._add_object(function.__self__, depth)
+            self._add_object(function.__self__, names, depth)
             function = function.__func__
         function = getattr(function, "__wrapped__", function)
         code = getattr(function, "__code__", None)
         if code is None:
-            return self._add_instance(function, depth)
+            return self._add_instance(function, names, depth)
         if depth > _DEEP or not self._is_new(function) or _is_of_torch(function.__module__):
             return None
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             value = getattr(cell, "cell_contents", _MISSING)
             self.cells.append((cell, value, f"{name}, which {function.__qualname__} reads"))
-            self._add_value(name, value, depth)
-        self._add_globals(function, code, depth)
+            self._add_value(name, value, names, depth)
+        self._add_globals(function, names, depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._add_object(default, depth)
+            self._add_object(default, names, depth)
         return None
 
-    def _add_globals(self, function: types.FunctionType, code: types.CodeType, depth: int) -> None:
-        names = set(_names(code))
+    def _add_globals(self, function: types.FunctionType, names: frozenset[str], depth: int) -> None:
         for name in sorted(names & function.__globals__.keys()):
             value = function.__globals__[name]
-            self._add_place(function.__globals__, name, value, f"the global {name}", depth)
+            self._add_place(function.__globals__, name, value, f"the global {name}", names, depth)
             if isinstance(value, types.ModuleType) and not _is_of_torch(value.__name__):
                 for attribute in sorted(names & vars(value).keys()):
                     found = vars(value)[attribute]
                     if is_scalar(found) or isinstance(found, torch.Tensor):
-                        self._add_place(vars(value), attribute, found, f"{name}.{attribute}", depth)
+                        self._add_place(vars(value), attribute, found, f"{name}.{attribute}", names, depth)
 
-    def _add_place(self, mapping: dict, key: Any, value: Any, whose: str, depth: int) -> None:
+    def _add_place(self, mapping: Any, key: Any, value: Any, whose: str, names: frozenset[str], depth: int) -> None:
         self.same.append((mapping, key, value, whose))
-        self._add_value(whose, value, depth)
+        self._add_value(whose, value, names, depth)
 
-    def _add_value(self, whose: str, value: Any, depth: int) -> None:
+    def _add_value(self, whose: str, value: Any, names: frozenset[str], depth: int) -> None:
         if _is_short(value):
             if self._is_new(value):
                 self.copies.append((value, value.copy(), whose))
         else:
-            self._add_object(value, depth)
+            self._add_object(value, names, depth)
 
-    def _add_object(self, value: Any, depth: int) -> None:
+    def _add_object(self, value: Any, names: frozenset[str], depth: int) -> None:
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
             self.add_function(value, depth + 1)
         elif isinstance(value, (list, tuple)) and len(value) <= _LONG:
             for item in value:
-                self._add_object(item, depth + 1)
+                self._add_object(item, names, depth + 1)
         elif type(value) is dict and len(value) <= _LONG and depth <= _DEEP:
             if self._is_new(value):
                 for key, item in value.items():
-                    self._add_place(value, key, item, f"the entry {key!r} of a dict", depth + 1)
+                    self._add_place(value, key, item, f"the entry {key!r} of a dict", names, depth + 1)
         else:
-            self._add_instance(value, depth)
+            self._add_instance(value, names, depth)
 
-    def _add_instance(self, value: Any, depth: int) -> None:
-        """The attributes of an object of the program's own."""
+    def _add_instance(self, value: Any, names: frozenset[str], depth: int) -> None:
+        """The attributes and methods of an object that a function with these names reads."""
         if isinstance(value, torch.nn.Module):
             for module in value.modules():
                 self.add_module(module)
-            return None
+            return
         if isinstance(value, (torch.optim.Optimizer, torch.Tensor, type, types.ModuleType)) or depth > _DEEP:
-            return None
-        attributes = getattr(value, "__dict__", None)
-        if not isinstance(attributes, dict) or not attributes or _is_of_torch(type(value).__module__):
-            return self._add_of_torch(value)
-        if self._is_new(value):
-            kind = type(value).__name__
-            for key, found in list(attributes.items()):
-                self._add_place(attributes, key, found, f"{kind}.{key}", depth + 1)
-        return None
+            return
+        kind, attributes = type(value), getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict) or isinstance(value, types.FunctionType):
+            return
+        if "get_last_lr" in names:
+            names |= {"_last_lr"}
+        for key in sorted(names | {"__call__"}):
+            if not self._is_new(value, key):
+                continue
+            if key in attributes:
+                self._add_place(attributes, key, attributes[key], f"{kind.__name__}.{key}", names, depth + 1)
+            elif not _is_of_torch(kind.__module__):
+                self._add_of_class(value, key, names, depth)
 
-    def _add_of_torch(self, value: Any) -> None:
-        """Of an object of torch, such as a scheduler: its numbers."""
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict) and self._is_new(value):
-            for key, found in list(attributes.items()):
-                whose = f"{type(value).__name__}.{key}"
-                if is_scalar(found):
-                    self.same.append((attributes, key, found, whose))
-                elif _is_short(found):
-                    self.copies.append((found, found.copy(), whose))
+    def _add_of_class(self, value: Any, key: str, names: frozenset[str], depth: int) -> None:
+        """A method, a property or a number that an object has from its class."""
+        owner = next((base for base in type(value).__mro__ if key in vars(base)), None)
+        found = None if owner is None else vars(owner)[key]
+        if isinstance(found, property):
+            found = found.fget
+        if isinstance(found, types.FunctionType):
+            self.add_function(found, depth + 1)
+            self._add_instance(value, names | _names_of(found), depth + 1)
+        elif is_scalar(found) and owner is not None:
+            self.same.append((vars(owner), key, found, f"{owner.__name__}.{key}"))
 
     def add_module(self, module: torch.nn.Module) -> None:
         """A module, without those in it."""
@@ -212,6 +221,15 @@ class Places:
 
 def _equal(found: Any, value: Any) -> bool:
     return type(found) is type(value) and is_scalar(value) and (found == value or (found != found and value != value))
+
+
+def _names_of(function: Any) -> frozenset[str]:
+    """The names that a function reads: of variables, attributes and methods."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
+    return frozenset(() if code is None else _names(code))
 
 
 def _names(code: types.CodeType) -> list[str]:
