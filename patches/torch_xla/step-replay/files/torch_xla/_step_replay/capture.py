@@ -102,6 +102,7 @@ class _Before:
     def __init__(self, call: Call, places: Places) -> None:
         self.device, self.places = runtime.device_name(), places
         self.arguments = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
+        self.on_host: dict[int, Any] = {}
         found, self.optimizers = self._found()
         self.seed = runtime.settle(self.device, found)
         self.leaves = [tensor for tensor in found if tensor.is_leaf and tensor.requires_grad]
@@ -122,6 +123,7 @@ class _Before:
     def _found(self) -> tuple[list[torch.Tensor], list[torch.optim.Optimizer]]:
         """All tensors of the device that Python can know, and all optimizers."""
         tensors, optimizers = runtime.all_objects(torch.Tensor, torch.optim.Optimizer)
+        self.on_host = {id(tensor): weakref.ref(tensor) for tensor in tensors if _is_on_host(tensor)}
         tensors += [value for _, _, value, _ in self.places.same if isinstance(value, torch.Tensor)]
         tensors += [value for _, value, _ in self.places.cells if isinstance(value, torch.Tensor)]
         found = {id(tensor): tensor for tensor in (*tensors, *self.arguments) if _is_on_xla(tensor)}
@@ -133,6 +135,10 @@ class _Before:
         """The tensor that had this id before the step, if it is still there."""
         reference = self.alive.get(key)
         return None if reference is None else reference()
+
+    def had_on_host(self, tensor: torch.Tensor) -> bool:
+        reference = self.on_host.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def remember(self) -> None:
         """Keep the values of all tensors, to return to them."""
@@ -166,8 +172,15 @@ def put(place: Any, key: Any, value: Any) -> None:
 
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:
-    # Of subclasses, such as fake tensors, the type says nothing of where they are.
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.device.type == "xla"
+    """Whether it is a tensor of the device as programs have them."""
+    # Of subclasses, such as fake tensors, the device says nothing; values within functionalization's wrappers have none.
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.device.type != "xla":
+        return False
+    return torch._is_functional_tensor(tensor)
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.device.type == "cpu"
 
 
 def _generators() -> tuple:
@@ -259,7 +272,7 @@ def _refusal(
     if other_counts:
         return "its optimizer keeps state on the CPU that is more than a count of steps: set capturable=True"
     for entry in witness.on_host.values():
-        if entry[0]._version != entry[1] and _is_kept(entry):
+        if entry[0]._version != entry[1] and _is_kept(entry) and before.had_on_host(entry[0]):
             return f"it changes a tensor on the CPU, of shape {tuple(entry[0].shape)}, which a replay would not"
     return None
 
@@ -563,6 +576,9 @@ class _After:
         ]
         _keep_relevant(traced, [o for o in before.optimizers if _has_any(o, relevant)])
         traced.on_host = [entry for entry in witness.on_host.values() if _is_kept(entry)]
+        made = [entry[0] for entry in traced.on_host if not before.had_on_host(entry[0])]
+        if made:
+            traced.unsettled = f"a tensor on the CPU, of shape {tuple(made[0].shape)}, is made and kept"
 
     # The graph.
 
