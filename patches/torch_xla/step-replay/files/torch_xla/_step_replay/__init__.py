@@ -1,5 +1,5 @@
 """``torch_xla.replay``: a steady step is not traced again."""
 
-from .replay import Replay, replay
+from .api import Replay, replay
 
 __all__ = ["Replay", "replay"]

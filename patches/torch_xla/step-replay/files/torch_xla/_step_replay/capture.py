@@ -127,6 +127,7 @@ class _Before:
         tensors += [value for _, _, value, _ in self.places.same if isinstance(value, torch.Tensor)]
         tensors += [value for _, value, _ in self.places.cells if isinstance(value, torch.Tensor)]
         found = {id(tensor): tensor for tensor in (*tensors, *self.arguments) if _is_on_xla(tensor)}
+        found = {key: tensor for key, tensor in found.items() if not runtime.is_kept(tensor)}
         grads = [tensor.grad for tensor in found.values() if tensor.is_leaf and tensor.grad is not None]
         found.update((id(grad), grad) for grad in grads)
         return list(found.values()), optimizers
@@ -173,7 +174,7 @@ def put(place: Any, key: Any, value: Any) -> None:
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:
     """Whether it is a tensor of the device as programs have them."""
-    # Of subclasses, such as fake tensors, the device says nothing; values within functionalization's wrappers have none.
+    # Of subclasses, such as fake tensors, the device says nothing; values in functionalization's wrappers have none.
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.device.type != "xla":
         return False
     return torch._is_functional_tensor(tensor)
@@ -529,7 +530,7 @@ class _After:
     def _number(self, value: torch.Tensor, handle: Any, witness: Witness) -> Input:
         """A number or a tensor of the host: what it may have been computed from."""
         data = value.cpu()
-        found = Input(("number", data.dtype, tuple(data.shape)), value)
+        found = Input(("number", data.dtype, tuple(data.shape)), runtime.keep(value))
         if data.numel() * data.element_size() > _MOST_BYTES:
             self.traced.refusal = (
                 f"it sends {data.numel()} elements to the device in each call: pass them as an argument"

@@ -1,6 +1,7 @@
 """What a replay asks of torch_xla's runtime: tensors' identities, seeds, and graphs that are compiled already."""
 
 import gc
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional
@@ -18,6 +19,8 @@ __all__ = [
     "give",
     "handle_of",
     "handles_of",
+    "is_kept",
+    "keep",
     "pending_total",
     "set_seed",
     "settle",
@@ -26,6 +29,19 @@ __all__ = [
 ]
 
 _WORD = 1 << 64
+
+#: Tensors that plans keep. Numbers of equal value have one buffer, so these are not to be taken for a step's state.
+_kept: "weakref.WeakValueDictionary[int, torch.Tensor]" = weakref.WeakValueDictionary()
+
+
+def keep(tensor: torch.Tensor) -> torch.Tensor:
+    """Note that a tensor is a plan's own."""
+    _kept[id(tensor)] = tensor
+    return tensor
+
+
+def is_kept(tensor: torch.Tensor) -> bool:
+    return _kept.get(id(tensor)) is tensor
 
 
 def device_name() -> str:

@@ -165,7 +165,8 @@ class Plan:
         if key not in self._uploaded:
             if len(self._uploaded) >= _MOST_NUMBERS:
                 self._uploaded.clear()
-            self._uploaded[key] = torch.full(like.shape, value, dtype=dtype, device="cpu").to(like.device)
+            made = torch.full(like.shape, value, dtype=dtype, device="cpu").to(like.device)
+            self._uploaded[key] = runtime.keep(made)
         return self._uploaded[key]
 
     def difference(self, traced: Traced, numbers: list[tuple[int, Any]]) -> Optional[str]:
