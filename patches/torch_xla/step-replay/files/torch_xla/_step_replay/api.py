@@ -104,20 +104,21 @@ class Replay:
             self._replayed_calls += 1
             self._replayed_seconds += time.perf_counter() - started
             return result
-        return self._trace(call, signature)
+        return self._trace(call, signature, arguments)
 
-    def _trace(self, call: Call, signature: tuple) -> Any:
+    def _trace(self, call: Call, signature: tuple, arguments: list[torch.Tensor]) -> Any:
+        candidates = [plan for plan in self._plans.get(signature, ()) if plan.holds(arguments)]
         traced = trace(self._step, call)
         self._traced_calls += 1
         self._traced_seconds += traced.seconds
         result = traced.result
-        reason = traced.refusal or self._learn(traced, signature)
+        reason = traced.refusal or self._learn(traced, signature, candidates)
         if reason is not None:
             self._refuse(reason, signature)
         return result
 
-    def _learn(self, traced: Traced, signature: tuple) -> Optional[str]:
-        """Keep what a trace showed; why the step is refused, if it is."""
+    def _learn(self, traced: Traced, signature: tuple, candidates: list[Plan]) -> Optional[str]:
+        """Keep what a trace showed; why the step is refused, if it is. Candidates are plans whose guards held."""
         if traced.unsettled is not None:
             self._unsettled[signature] = self._unsettled.get(signature, 0) + 1
             if self._unsettled[signature] < _MOST_UNSETTLED:
@@ -128,7 +129,7 @@ class Replay:
         plans[:] = [plan for plan in plans if not plan.is_stale()]
         structure = traced.structure()
         try:
-            for plan in plans:
+            for plan in candidates:
                 if plan.structure == structure:
                     plan.take(traced)
                     return None

@@ -118,6 +118,7 @@ class _Before:
         self.argument_handles = runtime.handles_of(self.arguments)
         self.random, self.closures = _generators(), _step_closures()
         self.inner: dict[int, torch.Tensor] = {}
+        self.changes: list[tuple] = []  # of places, by the step
         self.grads: dict[int, Optional[torch.Tensor]] = {}
 
     def _found(self) -> tuple[list[torch.Tensor], list[torch.optim.Optimizer]]:
@@ -149,9 +150,8 @@ class _Before:
 
     def return_to(self, counts: StepCounts) -> None:
         """Undo what a step did that was not executed."""
-        slots = self.places.changes()
         _XLAC._clear_pending_irs(self.device)
-        for place, key, value, _, _ in slots:
+        for place, key, value, _, _ in self.changes:
             if isinstance(value, torch.Tensor) and place is not None:
                 put(place, key, value)
         for key, inner in self.inner.items():
@@ -231,6 +231,7 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
         import torch_xla
 
         torch_xla.sync()
+        after.own_grads()
     return traced
 
 
@@ -312,6 +313,12 @@ class _After:
         torch._functionalize_sync(tensor)
         return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
 
+    def own_grads(self) -> None:
+        """Gradients that are views, as an earlier backward left them, would be so in each later call."""
+        for leaf in self.before.leaves:
+            if leaf.grad is not None and _is_on_xla(leaf.grad):
+                leaf.grad = self._own(leaf.grad)
+
     # What is pending, and where it goes.
 
     def look(self, witness: Witness) -> None:
@@ -337,7 +344,8 @@ class _After:
         """Attributes, entries and variables that have another tensor after the step: their source by the old one."""
         slots: dict[int, tuple] = {}
         self._new: list[tuple[torch.Tensor, tuple]] = []
-        for place, key, value, found, whose in self.places.changes():
+        self.before.changes = self.places.changes()
+        for place, key, value, found, whose in self.before.changes:
             if place is not None and isinstance(found, torch.Tensor) and _is_on_xla(found):
                 source = ("slot", id(place), key)
                 self.traced.objects[id(place)] = place
@@ -382,6 +390,8 @@ class _After:
         for leaf in before.leaves:
             old, grad = before.known(before.grad_of.get(id(leaf))), leaf.grad
             if grad is not None and grad is not old:
+                # Of a weight that the forward pass transposes it is a view, whose base would be computed, too.
+                grad = leaf.grad = self._own(grad)
                 found[id(grad)] = (grad, ("new_grad", self._named(leaf)))
             elif grad is None and id(leaf) in before.grad_of:
                 self.traced.cleared.append(leaf)
@@ -555,7 +565,7 @@ class _After:
             numbers[seed] = number
             if wanted <= numbers.keys() and end in numbers:
                 break
-            seed = runtime.advanced(seed)
+            seed = runtime.drawn(seed)
         if not (wanted <= numbers.keys() and end in numbers):
             traced.refusal = "it seeds the device's random numbers: do that before the step"
             return
@@ -576,6 +586,8 @@ class _After:
             (p, p.requires_grad) for p in {id(p): p for p in (*named, *before.leaves)}.values() if id(p) in relevant
         ]
         _keep_relevant(traced, [o for o in before.optimizers if _has_any(o, relevant)])
+        for tensor, (_, place, key) in self._new:
+            self.places.replaced(traced.objects[place], key, tensor)
         traced.on_host = [entry for entry in witness.on_host.values() if _is_kept(entry)]
         made = [entry[0] for entry in traced.on_host if not before.had_on_host(entry[0])]
         if made:

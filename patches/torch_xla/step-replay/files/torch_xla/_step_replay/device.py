@@ -15,6 +15,7 @@ __all__ = [
     "base_seed",
     "compiled",
     "device_name",
+    "drawn",
     "executions",
     "give",
     "handle_of",
@@ -96,10 +97,15 @@ def all_objects(*kinds: type) -> list[list[Any]]:
     return found
 
 
-def advanced(seed: int, times: int = 1) -> int:
-    """The seed after as many steps, or random operators: torch_xla's own recurrence."""
+def advanced(seed: int) -> int:
+    """The seed after a step: torch_xla's own recurrence."""
+    return (1012031 + seed * 7012063) % _WORD
+
+
+def drawn(seed: int, times: int = 1) -> int:
+    """The seed after as many random operators."""
     for _ in range(times):
-        seed = (1012031 + seed * 7012063) % _WORD
+        seed = (2531011 + seed * 214013) % _WORD
     return seed
 
 

@@ -191,7 +191,7 @@ class Plan:
         runtime.set_seed(seed, device)
         inputs = self._inputs(arguments, numbers, seed, device)
         outputs = _XLAC._run_cached_graph(traced.graph, inputs)
-        runtime.set_seed(runtime.advanced(seed, traced.seeds + 1), device)
+        runtime.set_seed(runtime.advanced(runtime.drawn(seed % (1 << 64), traced.seeds)), device)
         if traced.counts:
             torch._foreach_add_(traced.counts, 1)
         results = self._place(outputs, arguments)
@@ -212,7 +212,7 @@ class Plan:
         for i, value in numbers:
             inputs[i] = value
         for i, number in self._seeds:
-            inputs[i] = runtime.upload_seed(runtime.advanced(seed, number) % (1 << 64), device)
+            inputs[i] = runtime.upload_seed(runtime.drawn(seed % (1 << 64), number), device)
         for tensor in inputs:
             sync(tensor)
         return inputs

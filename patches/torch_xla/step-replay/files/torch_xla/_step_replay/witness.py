@@ -86,7 +86,7 @@ class Witness(TorchFunctionMode):
             if isinstance(value, torch.Tensor):
                 if value.device.type == "cpu" and value not in self._counts and id(value) not in self.on_host:
                     self.on_host[id(value)] = (value, value._version)
-            elif isinstance(value, float):
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
                 # What a number is called for is the number and its negative.
                 for key in (single(value), single(-value)):
                     if key not in self.lines:
