@@ -472,6 +472,11 @@ def kept(x):
     return y
 
 
+def kept_elsewhere(x):
+    kept_elsewhere.last = x + 1
+    return x + 2
+
+
 COUNTER = Settings()
 
 
@@ -499,7 +504,8 @@ def no_work(x):
         (numpy_random, "random numbers on the CPU"),
         (changing_number, r"changes from call to call.*in changing_number"),
         (changing_data, r"changes from call to call.*in changing_data"),
-        (kept, "is made and kept"),
+        (kept, "changes the global KEPT"),
+        (kept_elsewhere, "is made and kept as 'last', in each call"),
         (counted, "changes Settings.scale"),
         (host_result, "returns a tensor on cpu"),
         (no_work, "computes nothing"),

@@ -292,6 +292,7 @@ class _After:
         self.outputs: list[torch.Tensor] = []
         self.holders: list[list[torch.Tensor]] = []
         self.values: list[Any] = []
+        self.unknown = False  # whether something is computed that Python does not know
 
     def detached(self) -> Any:
         """The result without its graph of autograd, which only the traced call would have."""
@@ -315,7 +316,7 @@ class _After:
 
     def own_grads(self) -> None:
         """Gradients that are views, as an earlier backward left them, would be so in each later call."""
-        for leaf in self.before.leaves:
+        for leaf in self.before.leaves if self.unknown else ():
             if leaf.grad is not None and _is_on_xla(leaf.grad):
                 leaf.grad = self._own(leaf.grad)
 
@@ -429,6 +430,7 @@ class _After:
                     self.traced.unsettled = f"a tensor of shape {tuple(tensor.shape)} is made and kept{_keeper(tensor)}"
                     pending[number] = [(tensor, ("kept", 0))]
         if len(pending) != runtime.pending_total(self.before.device):
+            self.unknown = True
             self.traced.unsettled = (
                 "tensors are kept that Python does not know, such as those that a graph of autograd saves: call "
                 "backward() in the step, and keep no tensor with a grad_fn"
