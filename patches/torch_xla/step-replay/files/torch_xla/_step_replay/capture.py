@@ -104,7 +104,7 @@ class _Before:
         self.arguments = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
         self.on_host: dict[int, Any] = {}
         found, self.optimizers = self._found()
-        self.seed = runtime.settle(self.device, found)
+        self.seed = runtime.settle(self.device, found, wait=True)
         self.leaves = [tensor for tensor in found if tensor.is_leaf and tensor.requires_grad]
         self.grad_of = {id(leaf): id(leaf.grad) for leaf in self.leaves if leaf.grad is not None}
         self.parameter_of = {id(leaf.grad): leaf for leaf in self.leaves if leaf.grad is not None}

@@ -118,13 +118,14 @@ def set_seed(seed: int, device: str) -> None:
     _XLAC._xla_set_rng_seed(seed % _WORD, device)
 
 
-def settle(device: str, tensors: Iterable[torch.Tensor] = ()) -> int:
-    """Compute what is pending, and wait for it; the seed of what comes next, which is as it was."""
+def settle(device: str, tensors: Iterable[torch.Tensor] = (), wait: bool = False) -> int:
+    """Compute what is pending; the seed of what comes next, which is as it was."""
     seed = _XLAC._xla_get_rng_seed() % _WORD
     for tensor in tensors:
         torch._functionalize_sync(tensor)
     _XLAC._xla_sync_live_tensors(device, [], False)
-    _XLAC._xla_wait_device_ops([])
+    if wait:
+        _XLAC._xla_wait_device_ops([])
     set_seed(seed, device)
     return seed
 

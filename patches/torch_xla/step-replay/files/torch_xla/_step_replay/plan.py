@@ -186,12 +186,10 @@ class Plan:
 
     def run(self, leaves: list[Any], arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], device: str) -> Any:
         traced = self._traced
-        seed = _XLAC._xla_get_rng_seed()
-        _XLAC._xla_sync_live_tensors(device, [], False)
-        runtime.set_seed(seed, device)
+        seed = runtime.settle(device)
         inputs = self._inputs(arguments, numbers, seed, device)
         outputs = _XLAC._run_cached_graph(traced.graph, inputs)
-        runtime.set_seed(runtime.advanced(runtime.drawn(seed % (1 << 64), traced.seeds)), device)
+        runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
             torch._foreach_add_(traced.counts, 1)
         results = self._place(outputs, arguments)
@@ -212,7 +210,7 @@ class Plan:
         for i, value in numbers:
             inputs[i] = value
         for i, number in self._seeds:
-            inputs[i] = runtime.upload_seed(runtime.drawn(seed % (1 << 64), number), device)
+            inputs[i] = runtime.upload_seed(runtime.drawn(seed, number), device)
         for tensor in inputs:
             sync(tensor)
         return inputs
