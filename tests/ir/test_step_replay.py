@@ -580,7 +580,7 @@ def trained(calls=6):
     step = torch_xla.replay(training.step)
     for arguments in batches(calls):
         loss = step(*arguments)
-    assert step.report()["replayed"] >= 2
+    assert step.report()["replayed"] >= 2, step.report()
     return training, step, loss
 
 

@@ -1,5 +1,6 @@
 """One traced call of a step: its graph, where each input comes from, and where each output goes."""
 
+import gc
 import operator
 import random
 import sys
@@ -412,7 +413,9 @@ class _After:
             if is_pending:
                 pending.setdefault(_XLAC._xla_get_tensor_id(tensor), []).append((tensor, destination))
         if len(pending) != runtime.pending_total(self.before.device):
-            self._find_kept(pending, destinations)
+            gc.collect()  # what only cycles of references keep is not the step's
+            if len(pending) != runtime.pending_total(self.before.device):
+                self._find_kept(pending, destinations)
         return self._without_views(pending)
 
     def _find_kept(self, pending: dict[int, list[tuple]], destinations: list[tuple]) -> None:
@@ -674,8 +677,6 @@ def _short(value: Any) -> str:
 
 def _keeper(tensor: torch.Tensor) -> str:
     """Who refers to a tensor, for a message."""
-    import gc
-
     for holder in gc.get_referrers(tensor):
         if isinstance(holder, list) and len(holder) < 10000 and holder and holder is not sys._getframe(1).f_locals:
             return " in a list"
