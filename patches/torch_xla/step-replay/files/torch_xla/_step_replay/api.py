@@ -126,7 +126,7 @@ class Replay:
             return f"{traced.unsettled}, in each call"
         self._unsettled[signature] = 0
         plans = self._plans.setdefault(signature, [])
-        plans[:] = [plan for plan in plans if not plan.is_stale()]
+        plans[:] = [plan for plan in plans if plan in candidates or not plan.is_stale()]
         structure = traced.structure()
         try:
             for plan in candidates:
