@@ -225,8 +225,8 @@ def test_micro_batches():
     other, replayed, backward, apply = losses(torch_xla.replay, lambda: None)
     assert one == other
     assert same(weights, replayed)
-    assert backward.report()["replayed"] >= 8
-    assert apply.report()["replayed"] >= 3
+    assert backward.report()["replayed"] >= 6, backward.report()
+    assert apply.report()["replayed"] >= 2, apply.report()
 
 
 def test_evaluation_and_training_are_two_graphs():
