@@ -676,12 +676,11 @@ def _short(value: Any) -> str:
 
 
 def _keeper(tensor: torch.Tensor) -> str:
-    """Who refers to a tensor, for a message."""
+    """The name under which something refers to a tensor, for a message."""
     for holder in gc.get_referrers(tensor):
-        if isinstance(holder, list) and len(holder) < 10000 and holder and holder is not sys._getframe(1).f_locals:
-            return " in a list"
-        if isinstance(holder, dict):
-            key = next((key for key, value in holder.items() if value is tensor), None)
-            if isinstance(key, str) and key != "tensor":
-                return f" as {key!r}"
+        key = (
+            next((key for key, value in holder.items() if value is tensor), None) if isinstance(holder, dict) else None
+        )
+        if isinstance(key, str):
+            return f" as {key!r}"
     return ""
