@@ -14,8 +14,6 @@ from .optimizers import hyperparameter
 
 __all__ = ["Plan"]
 
-_MOST_NUMBERS = 256  # uploaded numbers that are kept
-
 
 class Plan:
     """One graph of a step, and what has to hold for it to be the one that a call would trace."""
@@ -28,7 +26,7 @@ class Plan:
         self._seen: dict[Hashable, float] = {}
         self._terms: dict[int, set[tuple]] = {}  # of inputs that are numbers
         self._constants: dict[int, Any] = {}  # of inputs that had one value in all traces
-        self._uploaded: dict[tuple, torch.Tensor] = {}
+        self._uploaded: dict[int, tuple[float, torch.Tensor]] = {}
         self._free: set[int] = set()  # arguments that were other buffers in several traces
         self.take(traced)
 
@@ -157,17 +155,16 @@ class Plan:
                 values.add(_rounded(float(constant), dtype))
             if len(values) != 1:
                 return None
-            found.append((i, self._upload(values.pop(), dtype, self._template[i])))
+            found.append((i, self._upload(i, values.pop(), dtype, self._template[i])))
         return found
 
-    def _upload(self, value: float, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-        key = (value, dtype, like.shape)
-        if key not in self._uploaded:
-            if len(self._uploaded) >= _MOST_NUMBERS:
-                self._uploaded.clear()
+    def _upload(self, i: int, value: float, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+        """An input that is this number: that of the last call, if it is the same."""
+        last = self._uploaded.get(i)
+        if last is None or last[0] != value:
             made = torch.full(like.shape, value, dtype=dtype, device="cpu").to(like.device)
-            self._uploaded[key] = runtime.keep(made)
-        return self._uploaded[key]
+            self._uploaded[i] = last = (value, runtime.keep(made))
+        return last[1]
 
     def difference(self, traced: Traced, numbers: list[tuple[int, Any]]) -> Optional[str]:
         """What a traced call has that a replay would not have had."""
