@@ -37,16 +37,16 @@ def differentiated(function, *operands):
 
 @fails_on_stock
 def test_linear(tpu):
-    x, w = leaves((2, 6, 8), (4, 8))
+    x, w = leaves((2, 16, 8), (4, 8))
     assert_expected_inline(
         ir(F.linear(x, w)),
         """\
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
-%2 = bf16[2,6,8] xla::device_data()
-%3 = bf16[2,6,4] xla::dot_general(%2, %1)
-%4 = bf16[12,4] aten::view(%3)
-%5 = bf16[2,6,4] aten::view(%4)
+%2 = bf16[2,16,8] xla::device_data()
+%3 = bf16[2,16,4] xla::dot_general(%2, %1)
+%4 = bf16[32,4] aten::view(%3)
+%5 = bf16[2,16,4] aten::view(%4)
 return %5
 """,
     )
@@ -55,7 +55,7 @@ return %5
 @fails_on_stock
 def test_gradients(tpu):
     """The view of a gradient is of the result; over the rows nothing is flattened."""
-    operands = leaves((2, 6, 8), (4, 8))
+    operands = leaves((2, 16, 8), (4, 8))
     _, *gradients = differentiated(F.linear, *operands)
     assert_expected_inline(
         ir(*gradients),
@@ -63,11 +63,11 @@ def test_gradients(tpu):
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
 %2 = bf16[4,8] aten::permute(%1)
-%3 = bf16[2,6,4] xla::device_data()
-%4 = bf16[2,6,8] xla::dot_general(%3, %2)
-%5 = bf16[12,8] aten::view(%4)
-%6 = bf16[2,6,8] aten::view(%5)
-%7 = bf16[2,6,8] xla::device_data()
+%3 = bf16[2,16,4] xla::device_data()
+%4 = bf16[2,16,8] xla::dot_general(%3, %2)
+%5 = bf16[32,8] aten::view(%4)
+%6 = bf16[2,16,8] aten::view(%5)
+%7 = bf16[2,16,8] xla::device_data()
 %8 = bf16[8,4] xla::dot_general(%7, %3)
 %9 = bf16[4,8] aten::permute(%8)
 return %6, %9
@@ -77,29 +77,29 @@ return %6, %9
 
 @passes_on_stock
 def test_other_devices_have_stocks_graph():
-    x, w = leaves((2, 6, 8), (4, 8))
+    x, w = leaves((2, 16, 8), (4, 8))
     assert_expected_inline(
         ir(F.linear(x, w)),
         """\
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
-%2 = bf16[2,6,8] xla::device_data()
-%3 = bf16[12,8] aten::view(%2)
-%4 = bf16[12,4] aten::mm(%3, %1)
-%5 = bf16[2,6,4] aten::view(%4)
+%2 = bf16[2,16,8] xla::device_data()
+%3 = bf16[32,8] aten::view(%2)
+%4 = bf16[32,4] aten::mm(%3, %1)
+%5 = bf16[2,16,4] aten::view(%4)
 return %5
 """,
     )
 
 
 FORMS = {
-    "linear": (F.linear, ((2, 6, 8), (4, 8))),
-    "with a bias": (F.linear, ((2, 6, 8), (4, 8), (4,))),
-    "of four dimensions": (F.linear, ((2, 3, 6, 8), (4, 8), (4,))),
-    "matmul": (torch.matmul, ((2, 6, 8), (8, 4))),
-    "addmm of a view": (lambda x, w, b: torch.addmm(b, x.view(-1, 8), w).view(2, 6, 4), ((2, 6, 8), (8, 4), (4,))),
-    "after a transpose": (lambda x, w: F.linear(x.transpose(1, 2).flatten(2), w), ((2, 4, 6, 2), (4, 8))),
-    "two in a row": (lambda x, v, w: F.linear(F.gelu(F.linear(x, v)), w), ((2, 6, 8), (16, 8), (8, 16))),
+    "linear": (F.linear, ((2, 16, 8), (4, 8))),
+    "with a bias": (F.linear, ((2, 16, 8), (4, 8), (4,))),
+    "of four dimensions": (F.linear, ((2, 3, 16, 8), (4, 8), (4,))),
+    "matmul": (torch.matmul, ((2, 16, 8), (8, 4))),
+    "addmm of a view": (lambda x, w, b: torch.addmm(b, x.view(-1, 8), w).view(2, 16, 4), ((2, 16, 8), (8, 4), (4,))),
+    "after a transpose": (lambda x, w: F.linear(x.transpose(1, 2).flatten(2), w), ((2, 4, 16, 2), (4, 8))),
+    "two in a row": (lambda x, v, w: F.linear(F.gelu(F.linear(x, v)), w), ((2, 16, 8), (16, 8), (8, 16))),
 }
 
 
@@ -116,13 +116,16 @@ def test_the_same_numbers(function, shapes, dtype, tpu):
     assert "::mm" in ir(*expected) or "::addmm" in ir(*expected)
     for f, e in zip(found, expected, strict=True):
         assert f.dtype == e.dtype and f.shape == e.shape
-        assert torch.equal(f.cpu(), e.cpu())
+        if f.dim() == 1:  # of a bias: a sum, which wide-reductions leaves to a TPU's compiler
+            torch.testing.assert_close(f.cpu(), e.cpu(), rtol=2e-2, atol=0.1)
+        else:
+            assert torch.equal(f.cpu(), e.cpu())
 
 
 STAYS = {
     "matrices": lambda x, w: x[0] @ w,
     "a view of all elements in other rows": lambda x, w: x.view(-1, 16) @ w.repeat(2, 1),
-    "of a part of the first dimension": lambda x, w: x.view(4, 24) @ w.repeat(3, 1),
+    "of a part of the first dimension": lambda x, w: x.view(4, 64) @ w.repeat(8, 1),
     "a result that is scaled": lambda x, w: torch.addmm(w[0], x.view(-1, 8), w, alpha=2),
     "a bias for each row": lambda x, w: torch.addmm(x.view(-1, 8)[:, :1], x.view(-1, 8), w),
     "no elements": lambda x, w: x[:0] @ w,
@@ -132,15 +135,25 @@ STAYS = {
 @fails_on_stock
 @pytest.mark.parametrize("function", STAYS.values(), ids=STAYS.keys())
 def test_the_rest_is_as_in_stock(function, tpu):
-    x, w = (t.detach() for t in leaves((2, 6, 8), (8, 4)))
+    x, w = (t.detach() for t in leaves((2, 16, 8), (8, 4)))
     found = ir(function(x, w))
     tpu(False)
     assert found == ir(function(x, w))
 
 
 @fails_on_stock
+@pytest.mark.parametrize("tokens", [1, 7, 197])
+def test_tokens_that_fill_no_tiles_stay_flattened(tpu, tokens):
+    """A TPU would pad those of each batch."""
+    operands = leaves((2, tokens, 8), (4, 8))
+    found = ir(*differentiated(F.linear, *operands))
+    tpu(False)
+    assert found == ir(*differentiated(F.linear, *operands))
+
+
+@fails_on_stock
 def test_what_was_executed_has_no_view(tpu):
-    x, w = leaves((2, 6, 8), (8, 4))
+    x, w = leaves((2, 16, 8), (8, 4))
     rows = x.view(-1, 8)
     torch_xla.sync()
     assert "aten::mm" in ir(rows @ w)
@@ -148,9 +161,9 @@ def test_what_was_executed_has_no_view(tpu):
 
 @fails_on_stock
 def test_widened_factors_are_exact_dots(tpu):
-    x, w = leaves((2, 6, 8), (4, 8))
+    x, w = leaves((2, 16, 8), (4, 8))
     text = ir(F.linear(x.float(), w.float()))
-    assert "xla::cast" not in text and "= f32[12,4] xla::dot_general(" in text
+    assert "xla::cast" not in text and "= f32[32,4] xla::dot_general(" in text
 
 
 # ---- with what else there is
@@ -166,7 +179,7 @@ def test_gradients_of_gradients(tpu):
         (first,) = torch.autograd.grad(loss(*operands), operands[0], create_graph=True)
         return torch.autograd.grad(first.float().square().sum(), operands)
 
-    operands = leaves((2, 6, 8), (16, 8), (8, 16))
+    operands = leaves((2, 16, 8), (16, 8), (8, 16))
     found = second(*operands)
     assert "aten::mm" not in ir(*found)
     tpu(False)
@@ -175,7 +188,7 @@ def test_gradients_of_gradients(tpu):
 
 @fails_on_stock
 def test_checkpoint(tpu):
-    operands = leaves((2, 6, 8), (16, 8), (8, 16))
+    operands = leaves((2, 16, 8), (16, 8), (8, 16))
     found = torch.autograd.grad(checkpoint(loss, *operands, use_reentrant=False), operands)
     assert "aten::mm" not in ir(*found)
     tpu(False)
@@ -185,7 +198,7 @@ def test_checkpoint(tpu):
 
 @fails_on_stock
 def test_wide_gradients_are_as_wide(tpu):
-    x, w = leaves((2, 6, 8), (4, 8))
+    x, w = leaves((2, 16, 8), (4, 8))
     w.grad_dtype = f32
     F.linear(x, w).sum().backward()
     exact = x.detach().cpu().double().sum((0, 1)).expand(4, 8)
@@ -195,7 +208,7 @@ def test_wide_gradients_are_as_wide(tpu):
 
 @fails_on_stock
 def test_under_torch_compile(tpu):
-    operands = leaves((2, 6, 8), (16, 8), (8, 16))
+    operands = leaves((2, 16, 8), (16, 8), (8, 16))
     found = torch.autograd.grad(torch.compile(loss, backend="openxla")(*operands), operands)
     tpu(False)
     expected = torch.autograd.grad(loss(*operands), operands)
@@ -208,7 +221,7 @@ def test_under_torch_compile(tpu):
 PROGRAM = """
 import torch, torch_xla
 from ir_text import ir
-x = torch.ones(2, 6, 8, dtype=torch.bfloat16, device=torch_xla.device())
+x = torch.ones(2, 16, 8, dtype=torch.bfloat16, device=torch_xla.device())
 torch_xla.sync()
 y = x @ x[0].t()
 print("dots", ir(y).count("dot_general"), y.cpu().sum().item())
@@ -222,9 +235,9 @@ torch_xla.runtime.use_spmd()
 @fails_on_stock
 @pytest.mark.slow
 def test_by_environment():
-    assert "dots 1 576.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU")
-    assert "dots 1 576.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU", CASTOFF_DISABLE="native-attention")
-    assert "dots 0 576.0" in run("-c", PROGRAM)
+    assert "dots 1 4096.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU")
+    assert "dots 1 4096.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU", CASTOFF_DISABLE="native-attention")
+    assert "dots 0 4096.0" in run("-c", PROGRAM)
 
 
 @passes_on_stock
@@ -239,11 +252,11 @@ def test_by_environment():
     ids=str,
 )
 def test_switched_off(environment):
-    assert "dots 0 576.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU", **environment)
+    assert "dots 0 4096.0" in run("-c", PROGRAM, CASTOFF_TRACE_FOR="TPU", **environment)
 
 
 @passes_on_stock
 @pytest.mark.slow
 def test_spmd_has_stocks_graph():
     program = PROGRAM.replace("from ir_text", SPMD + "from ir_text")
-    assert "dots 0 576.0" in run("-c", program, CASTOFF_TRACE_FOR="TPU", CPU_NUM_DEVICES="2")
+    assert "dots 0 4096.0" in run("-c", program, CASTOFF_TRACE_FOR="TPU", CPU_NUM_DEVICES="2")

@@ -38,8 +38,11 @@ std::vector<int64_t> leading(const Tensor& t) {
   return dims;
 }
 
+// The rows of a tile, in which a TPU keeps the last two dimensions of an array.
+constexpr int64_t kTileRows = 8;
+
 // What `matrix`, of these sizes, is a view of, if the view flattens several dimensions, all but the
-// last one; an undefined tensor otherwise.
+// last one; an undefined tensor otherwise. Of rows that fill no tiles each batch would be padded.
 Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Tensor& like) {
   static const OpKind view = OpKind::Get("aten::view");
   if (matrix.node->op() != view || matrix.node->operands().size() != 1) return {};
@@ -48,6 +51,7 @@ Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Ten
   if (!sizes || sizes->empty() || sizes->back() != columns) return {};
   const auto several = [](int64_t size) { return size != 1; };
   if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return {};
+  if (sizes->end()[-2] % kTileRows != 0) return {};
   const int64_t of_rows =
       std::accumulate(sizes->begin(), sizes->end() - 1, int64_t{1}, std::multiplies<>());
   return of_rows == rows ? lazy_ir::tensor_of(source, like) : Tensor();
