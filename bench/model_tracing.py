@@ -5,31 +5,24 @@ is the processor time of the process from the first operator to the call of `tor
 executed, and that of the main thread within the call: what the host does before the device can start. The smallest of
 the steps of a process counts; processes of the two environments take turns, and of each the smallest counts.
 
---write puts the table into docs/topics.md. --check measures the models of the day, and fails where one takes more than
-LIMIT times stock's.
+--check measures the models of the day, and fails where one takes more than LIMIT times stock's.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
-from before_after import replaced
+from side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from slices import slice_of_day  # noqa: E402
 
 WORKER = Path(__file__).with_name("model_tracing_worker.py")
-DOCUMENT = ROOT / "docs" / "topics.md"
-BEGIN = "<!-- tracing of models: made by bench/model_tracing.py --write -->"
-END = "<!-- tracing of models: end -->"
 MODELS = (
     *(f"torchvision/{name}" for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5")),
     *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet", "test_resnet", "test_vit")),
@@ -41,17 +34,6 @@ ROUNDS = 3
 PARTS = 5
 
 
-def milliseconds(python: Path, name: str) -> float:
-    """The cost of a step of a model in an environment."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
-    done = subprocess.run(
-        [str(python), str(WORKER), name], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{python} {WORKER.name} {name} failed:\n{done.stderr}")
-    return float(json.loads(done.stdout.splitlines()[-1])["ms"])
-
-
 def measured(name: str, stock: Path, patched: Path) -> tuple[float, float]:
     """The two costs of a model, in ms; of castoff once more where it looks dearer."""
     costs: list[list[float]] = [[], []]
@@ -59,12 +41,12 @@ def measured(name: str, stock: Path, patched: Path) -> tuple[float, float]:
         if number and min(costs[1]) < LIMIT * min(costs[0]):
             break
         for each, python in zip(costs, (stock, patched), strict=True):
-            each.append(milliseconds(python, name))
+            each.append(run(python, WORKER, name)["ms"])
     print(f"{name}: {min(costs[0]):.1f} ms, {min(costs[1]):.1f} ms", file=sys.stderr, flush=True)
     return min(costs[0]), min(costs[1])
 
 
-def page(rows: dict[str, tuple[float, float]]) -> str:
+def table(rows: dict[str, tuple[float, float]]) -> str:
     ratios = {name: ours / theirs for name, (theirs, ours) in rows.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     lines = [
@@ -75,14 +57,13 @@ def page(rows: dict[str, tuple[float, float]]) -> str:
         "|---|--:|--:|--:|",
         *(f"| {name} | {rows[name][0]:.1f} | {rows[name][1]:.1f} | {ratios[name]:.2f} |" for name in sorted(rows)),
     ]
-    return "\n\n".join([BEGIN, "\n".join(lines), END])
+    return "\n".join(lines)
 
 
 def main(
     *,
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="The same with patched wheels.")],
-    write: Annotated[bool, typer.Option("--write", help="Write the table in docs/topics.md.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Measure the models of the day, and fail above the limit.")
     ] = False,
@@ -94,10 +75,7 @@ def main(
     """
     names = only or (slice_of_day(MODELS, PARTS) if check else MODELS)
     rows = {name: measured(name, stock, patched) for name in names}
-    text = page(rows)
-    print(text)
-    if write:
-        DOCUMENT.write_text(replaced(DOCUMENT.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
+    print(table(rows))
     dearer = [
         f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs
     ]

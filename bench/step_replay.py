@@ -8,16 +8,16 @@ bench/measured/step_replay.json and into the table of docs/step-replay.md.
 
 import argparse
 import json
-import re
-import subprocess
 from pathlib import Path
 
 import compact_json
+from before_after import replaced
+from side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench" / "measured" / "step_replay.json"
 PAGE = ROOT / "docs" / "step-replay.md"
-WORKER = ROOT / "bench" / "step_replay_worker.py"
+PROGRAM = ROOT / "bench" / "step_replay_worker.py"
 STEPS = {
     "gpt": "GPT of 12 layers, AdamW",
     "llama": "Llama of 8 layers, AdamW",
@@ -26,14 +26,7 @@ STEPS = {
     "decode": "a token of a decoder with a cache",
 }
 ARRAYS = 600
-
-
-def measured(python: str, *arguments: str) -> dict[str, float]:
-    done = subprocess.run([python, WORKER, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return result
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def table(record: dict) -> str:
@@ -49,28 +42,28 @@ def table(record: dict) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stock", required=True)
-    parser.add_argument("--patched", required=True)
-    parser.add_argument("--jax", help="a Python with jax")
+    parser.add_argument("--stock", type=Path, required=True)
+    parser.add_argument("--patched", type=Path, required=True)
+    parser.add_argument("--jax", type=Path, help="a Python with jax")
     parser.add_argument("--only", choices=STEPS, action="append")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     record: dict = json.loads(RECORD.read_text()) if RECORD.exists() else {"steps": {}}
     for name in options.only or STEPS:
-        castoff, replayed = (measured(options.patched, name, how) for how in ("traced", "replayed"))
+        castoff, replayed = (run(options.patched, PROGRAM, name, how) for how in ("traced", "replayed"))
         if castoff["last"] != replayed["last"]:
             raise SystemExit(f"{name}: the last loss is {castoff['last']} traced and {replayed['last']} replayed")
-        stock = measured(options.stock, name, "traced")
+        stock = run(options.stock, PROGRAM, name, "traced")
         row = {"stock": stock["ms"], "castoff": castoff["ms"], "replayed": replayed["ms"]}
         record["steps"][name] = {how: round(ms, 2) for how, ms in row.items()}
         print(name, record["steps"][name], flush=True)
     if options.jax:
-        record["jax"] = round(measured(options.jax, str(ARRAYS), "jax")["ms"], 2)
+        record["jax"] = round(run(options.jax, PROGRAM, str(ARRAYS), "jax")["ms"], 2)
     if options.write:
         RECORD.write_text(compact_json.dumps(record, depth=2), encoding="utf-8")
         page = PAGE.read_text(encoding="utf-8")
-        between = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
-        PAGE.write_text(between.sub(lambda found: f"{found[1]}{table(record)}\n{found[2]}", page), encoding="utf-8")
+        new = f"{BEGIN}\n{table(record)}\n{END}"
+        PAGE.write_text(replaced(page, BEGIN, END, new), encoding="utf-8")
     print(table(record))
 
 

@@ -54,8 +54,11 @@ class Training:
         self.optimizer = optimizer(self.model.parameters())
         self.scheduler = schedule(self.optimizer) if schedule else None
 
+    def loss(self, x, y):
+        return F.cross_entropy(self.model(x), y)
+
     def step(self, x, y):
-        loss = F.cross_entropy(self.model(x), y)
+        loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -104,23 +107,15 @@ class Averaged(Training):
 
 
 class Checkpointed(Training):
-    def step(self, x, y):
+    def loss(self, x, y):
         hidden = torch.utils.checkpoint.checkpoint(self.model[:-1], x, use_reentrant=False)
-        loss = F.cross_entropy(self.model[-1](hidden), y)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
+        return F.cross_entropy(self.model[-1](hidden), y)
 
 
 class Autocast(Training):
-    def step(self, x, y):
+    def loss(self, x, y):
         with torch.autocast("xla", dtype=torch.bfloat16):
-            loss = F.cross_entropy(self.model(x), y)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss
+            return F.cross_entropy(self.model(x), y)
 
 
 class Reassigned(Training):
