@@ -25,11 +25,15 @@ def _scale(size: int, output: int, scale: Optional[float]) -> float:
 
 def _nearest_taps(x: Tensor, size: int, output: int, scale: Optional[float], exact: bool) -> list[_Tap]:
     positions = _positions(output, x)
-    if not exact and output in (size, 2 * size):
-        scale = None  # torch copies the elements, whatever the scale is
     # torch multiplies with the scale as float32.
     found = (positions + 0.5 if exact else positions) * torch.tensor(_scale(size, output, scale)).item()
     return [(torch.floor(found).clamp(max=size - 1).long(), None)]
+
+
+def _nearest_taps_backward(x: Tensor, size: int, output: int, scale: Optional[float]) -> list[_Tap]:
+    """torch's backward operators, unlike its forward ones of 1 and 3 dimensions, copy elements to a length of once or
+    twice as many, whatever the scale is."""
+    return _nearest_taps(x, size, output, None if output in (size, 2 * size) else scale, exact=False)
 
 
 def _source(x: Tensor, size: int, output: int, align_corners: bool, scale: Optional[float], cubic: bool) -> Tensor:
@@ -119,7 +123,8 @@ def _resampling(taps_of, options: int, of_bytes: bool):
     return forward, backward
 
 
-nearest, nearest_backward = _resampling(lambda x, s, o, scale: _nearest_taps(x, s, o, scale, False), 0, True)
+nearest, _ = _resampling(lambda x, s, o, scale: _nearest_taps(x, s, o, scale, False), 0, True)
+_, nearest_backward = _resampling(_nearest_taps_backward, 0, True)
 nearest_exact, nearest_exact_backward = _resampling(lambda x, s, o, scale: _nearest_taps(x, s, o, scale, True), 0, True)
 linear, linear_backward = _resampling(_linear_taps, 1, False)
 cubic, cubic_backward = _resampling(_cubic_taps, 1, False)
