@@ -97,6 +97,14 @@ def test_the_dataset_of_a_loader():
     assert not hasattr(MpDeviceLoader([torch.ones(2)], DEVICE), "dataset")
 
 
+@fails_on_stock
+def test_attributes_of_a_loader():
+    loader = DataLoader(Items(), batch_size=2, drop_last=True)
+    wrapped = MpDeviceLoader(loader, DEVICE)
+    for name in ("batch_size", "drop_last", "sampler", "batch_sampler", "num_workers", "generator", "collate_fn"):
+        assert getattr(wrapped, name) is getattr(loader, name)
+
+
 @passes_on_stock
 def test_an_epoch_without_errors_is_whole():
     batches = list(MpDeviceLoader(DataLoader(Items(), batch_size=2), DEVICE))

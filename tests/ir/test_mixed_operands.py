@@ -391,6 +391,53 @@ def test_numbers_are_no_operands():
         check_truth(result)
 
 
+@fails_on_stock
+@pytest.mark.parametrize(
+    "call",
+    (
+        lambda x, n: torch.where(x > 0, n, x),
+        lambda x, n: torch.where(x > 0, x, n),
+        torch.atan2,
+        lambda x, n: torch.atan2(n, x),
+        lambda x, n: torch.lerp(x, x + 1, n),
+        lambda x, n: torch.clamp(x, -n, n),
+        lambda x, n: torch.clamp(x, max=n),
+        torch.xlogy,
+        torch.floor_divide,
+        torch.fmax,
+        torch.copysign,
+        torch.heaviside,
+        torch.nextafter,
+    ),
+)
+@pytest.mark.parametrize("dtype", (f32, f64), ids=str)
+def test_numbers_that_are_tensors_of_the_cpu(call, dtype):
+    """As beside tensors of a GPU: pytorch/xla#1749."""
+    x, number = torch.tensor([-1.5, 0.0, 2.0]), torch.tensor(0.5, dtype=dtype)
+    try:
+        expected = call(x, number)
+    except RuntimeError:  # lerp of two dtypes
+        pytest.skip("refused on the CPU, too")
+    found = call(x.to(DEVICE), number)
+    assert found.dtype is expected.dtype and found.device.type == "xla"
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+@fails_on_stock
+def test_gradient_of_a_number_of_the_cpu():
+    number = torch.tensor(0.5, requires_grad=True)
+    x = torch.tensor([1.0, -1.0, 3.0], device=DEVICE, requires_grad=True)
+    torch.where(x > 0, number, x).sum().backward()
+    assert number.grad.item() == 2 and x.grad.tolist() == [0, 1, 0]
+
+
+@passes_on_stock
+def test_other_tensors_of_the_cpu_are_refused():
+    x = torch.ones(2, device=DEVICE)
+    with pytest.raises(RuntimeError, match="XLA tensor"):
+        torch.where(x > 0, torch.ones(2), x)
+
+
 @passes_on_stock
 def test_products_that_torch_xla_lowers_truthfully_stay():
     """torch refuses a float32 input with a bfloat16 weight; torch_xla gives float32, and says so."""

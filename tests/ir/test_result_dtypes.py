@@ -93,6 +93,41 @@ def test_count_nonzero_of_floats_and_of_one_number():
         assert_same(torch.count_nonzero, x)
 
 
+# ---- complex numbers
+
+COMPLEX = torch.tensor([1 + 2j, -3.5 + 0.25j, 1e-3 - 4j])
+
+
+@fails_on_stock
+@pytest.mark.parametrize(
+    "divided",
+    (
+        lambda z: z / z.flip(0),
+        lambda z: z / 2,
+        lambda z: z / (1 + 2j),
+        lambda z: z / z.real,
+        lambda z: z.real / z,
+        lambda z: z / torch.tensor(3 - 1j),
+        lambda z: z / torch.tensor([[1], [2]], device=z.device),
+        lambda z: z.clone().div_(z.flip(0)),
+        lambda z: z.to(torch.complex128) / z,
+        lambda z: z.real / (1 + 2j),
+    ),
+)
+def test_quotients_of_complex_numbers(divided):
+    assert_same(divided, COMPLEX)
+
+
+@fails_on_stock
+def test_gradients_of_quotients_of_complex_numbers():
+    def gradients(device):
+        a, b = (t.to(device).requires_grad_() for t in (COMPLEX, COMPLEX.flip(0)))
+        (a / b).abs().sum().backward()
+        return [a.grad.cpu(), b.grad.cpu()]
+
+    torch.testing.assert_close(gradients(DEVICE), gradients("cpu"))
+
+
 # ---- operands of two dtypes
 
 

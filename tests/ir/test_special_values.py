@@ -63,6 +63,21 @@ def test_remainders(dtype):
     assert_same([torch.remainder, torch.fmod, torch.floor_divide, lambda _, b: 5.5 % b, *by_numbers], a, b)
 
 
+@fails_on_stock
+@of_every_float
+def test_logit_of_what_is_not_between_eps_and_the_rest(dtype):
+    x = torch.tensor([-0.9, -1e-5, 0.0, 0.5, 0.99, 1.0, 7.0, INF, -INF], dtype=dtype)
+    assert_same([lambda x, eps=eps: x.logit(eps=eps) for eps in (1e-3, 0.25)], x)
+
+
+@fails_on_stock
+@of_every_float
+def test_logsumexp_of_infinities(dtype):
+    x = torch.tensor([[INF, 0.0], [INF, -INF], [-INF, -INF], [0.0, 1.0], [NAN, INF], [INF, INF]], dtype=dtype)
+    forms = (-1, 0, (0, 1))
+    assert_same([lambda x, d=d, k=k: x.logsumexp(d, keepdim=k) for d in forms for k in (False, True)], x)
+
+
 @pytest.mark.since("2.9", "the signs of zero of the CPU's activations")
 @fails_on_stock
 @of_every_float

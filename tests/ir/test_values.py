@@ -234,6 +234,12 @@ def test_nearest_of_as_many_and_of_twice_as_many(scale):
     assert_same([nearest], torch.arange(6.0).view(1, 1, 2, 3), gradients=True)
 
 
+@fails_on_stock
+def test_gelu_of_float32_far_below_0():
+    """Times a tiny number: the CPU's own result for -8 is one of 1e-15."""
+    assert_same([lambda x: F.gelu(x) * 1e-9], torch.tensor([-1e30, -1e10, -100.0, -8.0, 0.0, 8.0]))
+
+
 @passes_on_stock
 @pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 def test_gelu_far_below_0(dtype):
@@ -285,6 +291,14 @@ def test_magnitudes_of_complex_numbers():
     leaf = x.to(DEVICE).requires_grad_()
     leaf.abs().sum().backward()
     torch.testing.assert_close(leaf.grad.cpu(), x / x.abs())
+
+
+@fails_on_stock
+@pytest.mark.ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+def test_permuted_parts_of_complex_numbers():
+    z = torch.complex(data(2, 3, 4), data(2, 3, 4, seed=1))
+    parts = lambda z: torch.view_as_real(z).transpose(0, 1)  # noqa: E731
+    assert_same([parts, lambda z: torch.view_as_complex(parts(z).contiguous()).abs()], z)
 
 
 @fails_on_stock

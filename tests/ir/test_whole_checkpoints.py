@@ -5,6 +5,8 @@ import os
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
+import torch
+import torch_xla  # noqa: F401
 from expecttest import assert_expected_inline
 from other_process import forked
 from torch.distributed.checkpoint.metadata import MetadataIndex
@@ -12,6 +14,27 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 
 fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
+
+
+
+@fails_on_stock
+def test_safetensors_of_a_model(tmp_path):
+    """Tied weights are written once for each name."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).to("xla")
+    model[1].weight = model[0].weight
+    safetensors.save_model(model, tmp_path / "model.safetensors")
+    other = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).to("xla")
+    safetensors.load_model(other, tmp_path / "model.safetensors")
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name].cpu(), value.cpu())
+
+
+@fails_on_stock
+def test_pointers_of_storages():
+    assert torch.ones(2).to("xla").untyped_storage().data_ptr() == 0
+    assert torch.ones(2).untyped_storage().data_ptr() != 0
+
 
 SAVE_AND_LOAD = """
 import sys, tempfile

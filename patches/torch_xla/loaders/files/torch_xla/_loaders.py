@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 __all__ = ["batches", "install", "with_dataset"]
 
+#: What training libraries read of a DataLoader.
+_ATTRIBUTES = ("batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "generator", "num_workers", "sampler")
+
 #: Whether the topic is on: the module with the loaders is imported later than it is installed, if at all.
 _installed = False
 
@@ -32,7 +35,12 @@ def _heard(loader: "ParallelLoader") -> Iterator[tuple[int, object]]:  # noqa: F
 
 
 def with_dataset(loader: type) -> type:
-    """A decorator of MpDeviceLoader: its ``dataset`` is that of the loader that it wraps, if the topic is on."""
+    """A decorator of MpDeviceLoader: it has the attributes of the DataLoader that it wraps, if the topic is on."""
     if _installed:
-        loader.dataset = property(lambda self: self._loader.dataset, doc="The dataset of the loader that is wrapped.")
+        for name in _ATTRIBUTES:
+            setattr(loader, name, _attribute(name))
     return loader
+
+
+def _attribute(name: str) -> property:
+    return property(lambda self: getattr(self._loader, name), doc=f"``{name}`` of the loader that is wrapped.")

@@ -57,7 +57,8 @@ def _functionalized(function: Callable, *arguments: Any) -> Any:
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_FUNCTIONALIZE)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, False)
     try:
-        arguments = tree_map(lambda v: _wrapped(v) if isinstance(v, torch.Tensor) else v, arguments)
+        device = next((v.device for v in given if v.device.type == "xla"), None)
+        arguments = tree_map(lambda v: _wrapped(v, device) if isinstance(v, torch.Tensor) else v, arguments)
         results = in_float32(function, *arguments)
         results = tree_map(lambda r: _unwrapped(r) if isinstance(r, torch.Tensor) else r, results)
     finally:
@@ -65,7 +66,9 @@ def _functionalized(function: Callable, *arguments: Any) -> Any:
     return tree_map(lambda r: r.clone() if any(r is v for v in given) else r, results)
 
 
-def _wrapped(x: torch.Tensor) -> torch.Tensor:
+def _wrapped(x: torch.Tensor, device: Optional[torch.device]) -> torch.Tensor:
+    if x.device.type == "cpu" and x.dim() == 0 and device is not None:
+        x = x.to(device)  # torch takes such a number of the CPU beside tensors of a device
     return torch._to_functional_tensor(x) if x.device.type == "xla" else x
 
 

@@ -1,8 +1,10 @@
-"""Which shards of a checkpoint are written: each once, whatever holds a copy of it."""
+"""Checkpoints: shards are written once, whatever holds a copy of them, and safetensors can ask where a tensor is."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
+import torch
 from torch.distributed.checkpoint.planner import SavePlan
 
 __all__ = ["install", "one_of_each_instead_of"]
@@ -12,9 +14,28 @@ _installed = False
 
 
 def install() -> None:
-    """Let torch_xla.experimental.distributed_checkpoint use this module. Called once, by ``_castoff``."""
+    """Let torch_xla.experimental.distributed_checkpoint and safetensors use this module. Called once, by ``_castoff``."""
     global _installed
     _installed = True
+    torch.UntypedStorage.data_ptr = _of_any_storage(torch.UntypedStorage.data_ptr)
+
+
+def _of_any_storage(data_ptr: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
+    """``data_ptr``, which is 0 of a storage on XLA, as on the meta device and as ``Tensor.data_ptr()``: it has no memory.
+
+    safetensors compares pointers to find tensors that share memory, and takes 0 for none.
+    """
+
+    @functools.wraps(data_ptr)
+    def of_any_storage(self: torch.UntypedStorage) -> int:
+        try:
+            return data_ptr(self)
+        except RuntimeError:
+            if self.device.type != "xla":
+                raise
+            return 0
+
+    return of_any_storage
 
 
 def one_of_each_instead_of(stock: Callable) -> Callable:

@@ -253,6 +253,35 @@ void batch_norm_backward(MixedCall& call) {
   call.arguments.cast_operands(at::native::result_type(call.held));
 }
 
+// ---- numbers of the CPU
+
+// Sends tensors of the CPU that have no dimension to the device, as torch takes them beside tensors
+// of a GPU. torch_xla's kernels of these operators refuse them, or their graph does not compile.
+class SendNumbers final : public castoff::OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto first = stack->end() - op.schema().arguments().size();
+    // Numbers of Python are none: these operators take them.
+    const auto is_number = [](const IValue& value) {
+      if (!value.isTensor() || !value.toTensor().defined()) return false;
+      const Tensor& t = value.toTensor();
+      return t.dim() == 0 && t.device().is_cpu() && !t.unsafeGetTensorImpl()->is_wrapped_number();
+    };
+    if (C10_UNLIKELY(std::any_of(first, stack->end(), is_number))) {
+      const auto on_device = std::find_if(first, stack->end(), [](const IValue& value) {
+        return value.isTensor() && value.toTensor().defined() && value.toTensor().is_xla();
+      });
+      const at::Device device = on_device->toTensor().device();
+      for (auto argument = first; argument != stack->end(); ++argument) {
+        if (is_number(*argument)) *argument = argument->toTensor().to(device);
+      }
+    }
+    call_overridden(op, keys, stack);
+  }
+};
+
 // ---- registration
 
 struct Operator {
@@ -295,6 +324,17 @@ void install() {
                        {"aten::xlogy", "Tensor"},
                    });
   override_kernels(xla, promote_weight, {{"aten::lerp", "Tensor"}});
+  for (const Operator& op : std::initializer_list<Operator>{
+           {"aten::atan2", ""},
+           {"aten::clamp", "Tensor"},
+           {"aten::clamp_max", "Tensor"},
+           {"aten::clamp_min", "Tensor"},
+           {"aten::lerp", "Tensor"},
+           {"aten::where", "self"},
+           {"aten::xlogy", "Tensor"},
+       }) {
+    castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, op.name, op.overload);
+  }
   override_kernels(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
   override_kernels(xla, refuse_mixed,
                    {

@@ -7,7 +7,10 @@
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ne_ops.h>
+#include <ATen/ops/reciprocal.h>
 #include <ATen/ops/sum_ops.h>
+#include <ATen/ops/view_as_complex_copy.h>
+#include <ATen/ops/view_as_real_copy.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -71,6 +74,41 @@ void count_nonzero(Call& call) {
   }
   call.answer(at::_ops::sum_dim_IntList::redispatch(kXla, nonzero, at::OptionalIntArrayRef(dims),
                                                     /*keepdim=*/false, ScalarType::Long));
+}
+
+// ---- quotients of complex numbers, of which torch_xla divides the real parts
+
+template <class Other>
+ScalarType result_type(const Tensor& self, const Other& other) {
+  at::native::ResultTypeState state = at::native::update_result_type_state(self, {});
+  return at::native::result_type(at::native::update_result_type_state(other, state));
+}
+
+// `like` is on the device; of two operands one can be a number of the CPU.
+Tensor quotient(const Tensor& self, const Tensor& other, ScalarType dtype, const Tensor& like) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const auto sent = [&](const Tensor& t, ScalarType to) { return t.to(like.device(), to); };
+  const Tensor dividend = sent(self, dtype);
+  if (other.is_complex()) return dividend.mul(sent(other, dtype).reciprocal());
+  const Tensor divisor = sent(other, c10::toRealValueType(dtype));
+  return at::view_as_complex_copy(at::view_as_real_copy(dividend).div(divisor.unsqueeze(-1)));
+}
+
+// self, other
+void divide(Call& call) {
+  const Tensor self = call.tensor(0), other = call.tensor(1);
+  if (C10_LIKELY(!self.is_complex() && !other.is_complex())) return call.proceed();
+  const Tensor& like = self.device().is_cpu() ? other : self;
+  call.answer(quotient(self, other, result_type(self, other), like));
+}
+
+// self, a number
+void divide_by_number(Call& call) {
+  const Tensor self = call.tensor(0);
+  const Scalar number = call[1].toScalar();
+  if (C10_LIKELY(!self.is_complex() && !number.isComplex())) return call.proceed();
+  const Tensor other = at::full({}, number, at::TensorOptions().dtype(number.type()));
+  call.answer(quotient(self, other, result_type(self, number), self));
 }
 
 // ---- operands that are promoted
@@ -307,6 +345,8 @@ void install() {
              {"aten::sqrt", ""},    {"aten::tan", ""},        {"aten::tanh", ""},
          });
   remedy(xla, of_integers, {{"aten::logsumexp", ""}});
+  remedy(xla, divide, {{"aten::div", "Tensor"}});
+  remedy(xla, divide_by_number, {{"aten::div", "Scalar"}});
   // Both: under inference mode there is no autograd to pass.
   override_normalisations(c10::DispatchKey::AutogradXLA);
   override_normalisations(c10::DispatchKey::XLA);

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/clamp_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/result_type.h>
@@ -10,6 +11,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <limits>
+#include <vector>
 
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/remedy.h"
@@ -58,6 +60,28 @@ void nan_to_num(Call& call) {
     if (call[3].isNone()) call[3] = -largest;
   }
   call.proceed();
+}
+
+// self, eps: torch_xla does not clamp what is below eps.
+void logit(Call& call) {
+  if (call[1].isNone() || !is_floating(call.tensor(0))) return call.proceed();
+  const double eps = call[1].toDouble();
+  const Tensor self = call.tensor(0);
+  call[0] = at::_ops::clamp::redispatch(kXla, self, Scalar(eps), Scalar(1 - eps));
+  call[1] = c10::IValue();
+  call.proceed();
+}
+
+// self, dim, keepdim: inf where an element is inf, for which torch_xla subtracts infinities.
+void logsumexp(Call& call) {
+  const Tensor self = call.tensor(0);
+  const std::vector<int64_t> dims = call[1].toIntVector();
+  const bool keepdim = call[2].toBool();
+  call.proceed();
+  if (!is_floating(self) || self.numel() == 0) return;
+  const Below below;
+  const Tensor result = call.result().toTensor();
+  call.result() = at::where(self.amax(dims, keepdim) == kInfinity, kInfinity, result);
 }
 
 // ---- remainders
@@ -127,6 +151,8 @@ void install() {
   remedy(xla, clamp_at<true>, {{"aten::clamp_min", ""}});
   remedy(xla, clamp_at<false>, {{"aten::clamp_max", ""}});
   remedy(xla, nan_to_num, {{"aten::nan_to_num", ""}});
+  remedy(xla, logit, {{"aten::logit", ""}});
+  remedy(xla, logsumexp, {{"aten::logsumexp", ""}});
   remedy(xla, remainder, {{"aten::remainder", "Tensor"}});
   remedy(xla, remainder_by_number, {{"aten::remainder", "Scalar"}});
   remedy(xla, log_sigmoid, {{"aten::log_sigmoid_forward", ""}});

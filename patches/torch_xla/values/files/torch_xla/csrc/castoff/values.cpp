@@ -15,6 +15,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/fill_ops.h>
+#include <ATen/ops/expand_copy.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/matmul.h>
@@ -36,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -184,12 +186,6 @@ void shift(Call& call) {
     bits = at::full({}, count < 0 || count > width ? width : count, self.options());
   }
   call.answer(Op::redispatch(kXla, self, bits));
-}
-
-// A number in a tensor's clothes is on the CPU.
-Tensor operand(const Tensor& t, const Tensor& other, ScalarType dtype) {
-  if (!t.unsafeGetTensorImpl()->is_wrapped_number()) return t.to(dtype);
-  return at::full({}, t.item(), other.options().dtype(dtype));
 }
 
 // self, other, …: as torch's kernels, which take the rest of the division off first. 3 // 0.3 is 9,
@@ -605,6 +601,14 @@ void normal_distribution(Call& call) {
       "complex numbers of float16. Use x.cfloat(), or torch.complex of float32 tensors.");
 }
 
+// self: torch_xla declares a result with a layout of one dimension too few, which ends the process
+// where an operator permutes it. Expanded to the sizes that it has, it gets a new one.
+void parts_of_complex(Call& call) {
+  call.proceed();
+  const Tensor parts = call.result().toTensor();
+  call.result() = at::expand_copy(parts, parts.sizes());
+}
+
 void complex_of_parts(Call& call) {
   if (C10_UNLIKELY(call.tensor(0).scalar_type() == ScalarType::Half)) half_complex(call);
   call.proceed();
@@ -653,9 +657,9 @@ void compute_wide_unless_native(Call& call) {
 // comparison costs a tenth of a layer's cycles, that stays: it is 1e-7 of self.
 void gelu(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
-  if (C10_LIKELY(!is_computed_wide(dtype))) return call.proceed();
+  if (dtype != ScalarType::Float && !is_computed_wide(dtype)) return call.proceed();
   if (call[1].toStringRef() != "none" || is_for_tpu()) return compute_wide(call);
-  const Tensor wide = cast(call.tensor(0), ScalarType::Float);
+  const Tensor wide = widened(call.tensor(0));
   call[0] = wide;
   call.proceed();
   const Below below;
@@ -824,6 +828,7 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
           {"aten::_to_sparse_bsr", ""},
           {"aten::_to_sparse_csc", ""},
           {"aten::_to_sparse_csr", ""}});
+  remedy(xla, parts_of_complex, {{"aten::view_as_real_copy", ""}});
   remedy(xla, complex_of_parts, {{"aten::complex", ""}, {"aten::view_as_complex_copy", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::chalf", "",
                             Remedy{half_complex});
