@@ -39,6 +39,7 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
 
     from castoff.audit.accumulations import accumulations_of
     from castoff.audit.casts import casts_of
+    from castoff.audit.departures import departures_of
     from castoff.audit.report import Report, versions
     from castoff.audit.watch import Watch
 
@@ -55,4 +56,5 @@ def audit(fn: Callable[..., object], *args: Any, calls: int = 1, stablehlo: bool
         watch.capture(result=kept)
     del kept
     step = watch.step()
-    return Report(versions(), step.graphs, tuple(casts_of(step)), tuple(accumulations_of(step)))
+    found = (tuple(casts_of(step)), tuple(accumulations_of(step)), tuple(departures_of(step)))
+    return Report(versions(), step.graphs, *found)

@@ -128,11 +128,22 @@ class Cast:
 
 
 @dataclass(frozen=True)
+class Handed:
+    """One operation of a step, for which torch_xla handed operators to the CPU."""
+
+    operation: int  # its number
+    operators: Mapping[str, int]  # the operators, such as aten::nonzero, and how often each
+    to_host: int  # the bytes of its operands on the device
+    to_device: int  # the bytes of its results there
+
+
+@dataclass(frozen=True)
 class Step:
     """What a step did."""
 
     graphs: tuple[Graph, ...]  # the graphs that it ran on the device, in order
     records: Mapping[int, Record] = field(default_factory=dict)  # its operations, by number
+    handed: tuple[Handed, ...] = ()  # those for which torch_xla handed operators to the CPU, in order
 
 
 def casts_of(step: Step) -> list[Cast]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from castoff.audit.accumulations import NARROW_ACCUMULATION, Accumulation, read_accumulation
 from castoff.audit.casts import PHASES, Cast, Frame, counted
+from castoff.audit.departures import LEAVES_DEVICE, Departure, read_departure
 from castoff.audit.graph import EXACTNESS, Graph
 
 FORMAT = "castoff audit 1"
 
-FORBIDDABLE = (*(name.replace(" ", "-") for name in EXACTNESS), NARROW_ACCUMULATION)
+FORBIDDABLE = (*(name.replace(" ", "-") for name in EXACTNESS), NARROW_ACCUMULATION, LEAVES_DEVICE)
 """The values of ``--forbid``."""
 
 ACCUMULATION_COLUMNS = ("accumulations", "of at most", "phase", "as", "in", "module", "op", "where")
@@ -31,6 +32,7 @@ class Report:
     graphs: tuple[Graph, ...]  # the graphs that the step ran on the device
     casts: tuple[Cast, ...]  # the conversions in them
     accumulations: tuple[Accumulation, ...] = ()  # the narrow accumulations in them
+    departures: tuple[Departure, ...] = ()  # the operators that torch_xla hands to the CPU
 
     @property
     def floating(self) -> tuple[Cast, ...]:
@@ -60,6 +62,9 @@ class Report:
                 raise ValueError(f"expected one of {', '.join(FORBIDDABLE)}; found {kind!r}")
             if kind == NARROW_ACCUMULATION:
                 found += self._narrow()
+                continue
+            if kind == LEAVES_DEVICE:
+                found += [f"leaves the device, which is forbidden: {departure}" for departure in self.departures]
                 continue
             bad = [cast for cast in floating if cast.exactness.replace(" ", "-") == kind]
             if bad:
@@ -113,6 +118,7 @@ class Report:
             "totals": self.totals(),
             "casts": [cast.as_dict() for cast in self.casts],
             "accumulations": [found.as_dict() for found in self.accumulations],
+            "departures": [found.as_dict() for found in self.departures],
             "graphs": [_graph_as_dict(graph) for graph in self.graphs],
         }
 
@@ -130,6 +136,7 @@ class Report:
             tuple(map(_graph, data["graphs"])),
             tuple(map(read_cast, data["casts"])),
             tuple(map(read_accumulation, data["accumulations"])),
+            tuple(map(read_departure, data.get("departures", ()))),
         )
 
 
@@ -202,6 +209,10 @@ def summary(report: Report) -> str:
         longest = max(found.length for found in report.accumulations)
         lines.append(f"{len(report.accumulations)} narrow accumulations, the longest of {longest:,} elements")
         lines.append(f"  {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}")
+    if report.departures:
+        times = sum(found.count for found in report.departures)
+        lines.append(f"operators leave the device {times} times a step, each of which cuts the graph:")
+        lines += [f"  {found}" for found in report.departures]
     return "\n".join(lines)
 
 
@@ -217,5 +228,6 @@ def compared(reports: Mapping[str, Report]) -> list[list[str]]:
         keys = dict.fromkeys(key for total in totals for key in total[f"by_{name}"])
         rows += [[f"  {name}: {key}", *(str(total[f"by_{name}"].get(key, 0)) for total in totals)] for key in keys]
     rows.append(["narrow accumulations", *(str(len(report.accumulations)) for report in reports.values())])
+    rows.append(["operators that leave the device", *(str(sum(d.count for d in r.departures)) for r in reports.values())])
     rows.append(["bytes moved by casts", *(f"{total['bytes']:,}" for total in totals)])
     return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import torch_xla
 from torch.utils.weak import TensorWeakRef
 
-from castoff.audit.casts import Record, Step
+from castoff.audit.casts import Handed, Record, Step
 from castoff.audit.graph import SCOPE, Graph
 from castoff.audit.operations import Operations, lines, tensors
 from castoff.audit.partitions import partitioned
@@ -38,6 +39,7 @@ class Watch:
         self._stablehlo = stablehlo
         self._graphs: list[Graph] = []
         self._operations = Operations(self._run)
+        self._handed: list[Handed] = []
         self._live: dict[int, Callable[[], torch.Tensor | None]] = {}
         self._leaves: dict[int, Callable[[], torch.Tensor | None]] = {}
 
@@ -74,7 +76,7 @@ class Watch:
 
     def step(self) -> Step:
         """Return the recorded step."""
-        return Step(tuple(self._graphs), self._operations.records())
+        return Step(tuple(self._graphs), self._operations.records(), tuple(self._handed))
 
     def _pending(self, result: object) -> list[torch.Tensor]:
         """Return the tensors that were made here and are alive.
@@ -93,11 +95,15 @@ class Watch:
         if _reads(record.op, args, kwargs):
             self.capture(f"{record.op} reads a value", [tensor for tensor in tensors(args) if _on_xla(tensor)])
         scope = _XLAC.profiler.scope_pusher(f"{SCOPE}{record.number}")
+        before = _handed_to_the_cpu()
         try:
             with _autocast_within(func, enabled=record.autocast):
                 result = func(*args, **kwargs)
         finally:
             del scope
+        if operators := _handed_to_the_cpu() - before:
+            sizes = (_bytes_on_xla([*args, *kwargs.values()]), _bytes_on_xla([result]))
+            self._handed.append(Handed(record.number, operators, *sizes))
         for tensor in tensors([result]):
             if _on_xla(tensor):
                 self._live[id(tensor)] = TensorWeakRef(tensor)
@@ -162,6 +168,15 @@ def _autocast_within(func: Any, *, enabled: bool) -> Iterator[None]:
 def _unwatched() -> Iterator[None]:
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
         yield
+
+
+def _handed_to_the_cpu() -> Counter[str]:
+    """Return the operators that torch_xla handed to the CPU since the process began, and how often each."""
+    return Counter({name: _XLAC._xla_counter_value(name) for name in _XLAC._get_executed_fallback_ops()})
+
+
+def _bytes_on_xla(values: list[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(values) if _on_xla(tensor))
 
 
 def _on_xla(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ import typer
 from castoff.audit import program as audit_program
 from castoff.audit import show as audit_show
 from castoff.audit.accumulations import NARROW_ACCUMULATION
+from castoff.audit.departures import LEAVES_DEVICE
 from castoff.build import doctor
 from castoff.build.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
@@ -104,7 +105,8 @@ def audit_command(
         typer.Option(
             metavar="KIND",
             help="Exit with 1 if it has one of this kind: exact-widening, lossy-narrowing, exact-round-trip, "
-            "lossy-round-trip or narrow-accumulation, which is no cast. May be given more than once.",
+            "lossy-round-trip, or, which are no casts, narrow-accumulation and leaves-device. May be given more than "
+            "once.",
         ),
     ] = None,
     compare: Annotated[Wheels | None, typer.Option(help="Also audit it under stock wheels, and show both.")] = None,
@@ -162,8 +164,9 @@ def audit_command(
     """
     if meta and (html or compare or stock_python or topology or try_settings):
         raise typer.BadParameter("--meta has no graph: it goes with --report, --max-casts, --forbid and locks")
-    if meta and NARROW_ACCUMULATION in (forbid or ()):
-        raise typer.BadParameter(f"--meta has no graph, in which a {NARROW_ACCUMULATION} would be seen")
+    for kind in (NARROW_ACCUMULATION, LEAVES_DEVICE) if meta else ():
+        if kind in (forbid or ()):
+            raise typer.BadParameter(f"--meta has no graph, in which {kind} would be seen")
     shown = Console(json_lines=json_lines, verbose=verbose)
     with boundary(shown, stopped="stopped; the audit is not finished, and no file was written") as console:
         request = audit_program.parse_request(program, calls, python, topology)

@@ -13,7 +13,7 @@ import torch_xla
 from torch import nn
 
 from castoff.audit import audit, worker
-from castoff.audit.report import Report
+from castoff.audit.report import Report, summary
 from castoff.audit.watch import Watch
 from castoff.tpu.trace import BAD_PROGRAM
 
@@ -378,6 +378,39 @@ class TestAccumulations:
             ("backward", "Linear", "dot", 4)
         ]
         assert report.faults(forbid=["narrow-accumulation"])
+
+
+@pytest.mark.passes_on_stock
+class TestDepartures:
+    def test_of_the_forward_and_the_backward(self):
+        model, x = nn.Linear(8, 8).to("xla"), on_xla(4, 8)
+
+        def step():
+            y = model(x)
+            kept = y.nonzero()
+            torch.linalg.qr(y[:, :4])[1].sum().backward()
+            return kept, y.nonzero()
+
+        report = audit(step)
+        nonzero = [found for found in report.departures if found.operator == "aten::nonzero"]
+        assert [found.count for found in nonzero] == [1, 1]
+        assert [(found.phase, found.op, found.to_host) for found in nonzero] == [("forward", "nonzero", 4 * 8 * 4)] * 2
+        assert nonzero[0].to_device == 4 * 8 * 2 * 8 and nonzero[0].place.function == "step"
+        assert nonzero[0].place.line + 2 == nonzero[1].place.line
+        assert any(found.operator == "aten::linalg_qr" for found in report.departures)
+        faults = report.faults(forbid=["leaves-device"])
+        assert len(faults) == len(report.departures) and "aten::nonzero × 1 at test_audit_step.py:" in faults[0]
+        assert str(report.departures[0]) in summary(report)
+        assert Report.from_dict(report.as_dict()).departures == report.departures
+
+    def test_a_loop_is_one_place(self):
+        x = on_xla(4, 8)
+        report = audit(lambda: [x.nonzero() for _ in range(3)])
+        assert [(found.count, found.to_host) for found in report.departures] == [(3, 3 * 4 * 8 * 4)]
+
+    def test_none(self):
+        report = audit(lambda: on_xla(4, 8).softmax(0).sum())
+        assert report.departures == () and report.faults(forbid=["leaves-device"]) == []
 
 
 @pytest.mark.passes_on_stock

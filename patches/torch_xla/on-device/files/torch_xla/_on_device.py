@@ -68,7 +68,7 @@ def _functionalized(function: Callable, *arguments: Any) -> Any:
 
 def _wrapped(x: torch.Tensor, device: Optional[torch.device]) -> torch.Tensor:
     if x.device.type == "cpu" and x.dim() == 0 and device is not None:
-        x = x.to(device)  # torch takes such a number of the CPU beside tensors of a device
+        return x.to(device)  # torch takes such a number of the CPU beside tensors of a device
     return torch._to_functional_tensor(x) if x.device.type == "xla" else x
 
 

@@ -72,16 +72,17 @@ void logit(Call& call) {
   call.proceed();
 }
 
-// self, dim, keepdim: inf where an element is inf, for which torch_xla subtracts infinities.
+// self, dim, keepdim: as torch's kernel, which takes no infinity off. torch_xla takes inf off inf.
 void logsumexp(Call& call) {
   const Tensor self = call.tensor(0);
+  if (!is_floating(self) || self.numel() == 0) return call.proceed();
   const std::vector<int64_t> dims = call[1].toIntVector();
   const bool keepdim = call[2].toBool();
-  call.proceed();
-  if (!is_floating(self) || self.numel() == 0) return;
   const Below below;
-  const Tensor result = call.result().toTensor();
-  call.result() = at::where(self.amax(dims, keepdim) == kInfinity, kInfinity, result);
+  const Tensor x = widened(self);
+  const auto finite = [](const Tensor& t) { return at::where(t.abs() == kInfinity, 0.0, t); };
+  const Tensor rest = x.sub(finite(x.amax(dims, /*keepdim=*/true))).exp().sum(dims, keepdim).log();
+  call.answer(rest.add(finite(x.amax(dims, keepdim))).to(self.scalar_type()));
 }
 
 // ---- remainders
