@@ -22,8 +22,9 @@ def cast_audit(request: pytest.FixtureRequest) -> Callable[..., Report]:
     ``cast_audit(fn, *args, max_casts=None, forbid=(), lock=None, calls=1, **kwargs)`` calls ``fn(*args, **kwargs)`` as
     ``castoff.audit.audit`` does and returns the report. The test fails with a table of the casts if there are more
     than ``max_casts`` between floating point dtypes, or one of a kind in ``forbid``: exact-widening,
-    lossy-narrowing, exact-round-trip, lossy-round-trip, narrow-accumulation, leaves-device; or if they are not those of ``lock``, a lock file beside the
-    file of the test. With CASTOFF_WRITE_LOCKS=1 in the environment that file is written.
+    lossy-narrowing, exact-round-trip, lossy-round-trip, narrow-accumulation, leaves-device; or if they are not those
+    of ``lock``, a lock file beside the file of the test. With CASTOFF_WRITE_LOCKS=1 in the environment that file is
+    written.
     """
 
     def check(

@@ -228,6 +228,7 @@ def compared(reports: Mapping[str, Report]) -> list[list[str]]:
         keys = dict.fromkeys(key for total in totals for key in total[f"by_{name}"])
         rows += [[f"  {name}: {key}", *(str(total[f"by_{name}"].get(key, 0)) for total in totals)] for key in keys]
     rows.append(["narrow accumulations", *(str(len(report.accumulations)) for report in reports.values())])
-    rows.append(["operators that leave the device", *(str(sum(d.count for d in r.departures)) for r in reports.values())])
+    left = [sum(found.count for found in report.departures) for report in reports.values()]
+    rows.append(["operators that leave the device", *map(str, left)])
     rows.append(["bytes moved by casts", *(f"{total['bytes']:,}" for total in totals)])
     return rows

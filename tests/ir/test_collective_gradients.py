@@ -6,7 +6,10 @@ import pytest
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 import torch
+import torch_xla
 import torch_xla.core.xla_model as xm
+from expecttest import assert_expected_inline
+from ir_text import ir
 from other_process import forked
 
 DEVICE = "xla"
@@ -33,6 +36,24 @@ def test_all_to_all_of_one_rank():
     x = leaf(4, 2)
     xm.all_to_all(x, 0, 1, 1, groups=[[0]]).square().sum().backward()
     assert torch.equal(x.grad.cpu(), 2 * x.detach().cpu())
+
+
+@fails_on_stock
+def test_ir_of_a_gradient():
+    x = leaf(4)
+    torch_xla.sync()  # also the token of collectives before
+    y = xm.reduce_scatter(xm.REDUCE_SUM, x, scale=0.5, scatter_dim=0, shard_count=1)
+    (grad,) = torch.autograd.grad(y, x, torch.ones(4, device=DEVICE))
+    assert_expected_inline(
+        ir(grad),
+        """\
+%0 = f32[] xla::device_data()
+%1 = f32[] prim::Constant()
+%2 = f32[4] aten::expand(%1)
+%3 = f32[4] aten::mul(%2, %0)
+return %3
+""",
+    )
 
 
 SEVERAL_RANKS = """

@@ -16,7 +16,6 @@ fails_on_stock = pytest.mark.fails_on_stock
 passes_on_stock = pytest.mark.passes_on_stock
 
 
-
 @fails_on_stock
 def test_safetensors_of_a_model(tmp_path):
     """Tied weights are written once for each name."""

@@ -11,7 +11,7 @@ __all__ = ["install"]
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """The sum over the group, times the scale, of which each rank gets a shard. Its gradient is the shards', gathered."""
+    """The sum over the group, times the scale: each rank gets a shard. Its gradient is the shards', gathered."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, call: Callable, given: dict[str, Any]) -> torch.Tensor:

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 __all__ = ["batches", "install", "with_dataset"]
 
 #: What training libraries read of a DataLoader.
-_ATTRIBUTES = ("batch_sampler", "batch_size", "collate_fn", "dataset", "drop_last", "generator", "num_workers", "sampler")
+_ATTRIBUTES = (
+    *("batch_sampler", "batch_size", "collate_fn", "dataset"),
+    *("drop_last", "generator", "num_workers", "sampler"),
+)
 
 #: Whether the topic is on: the module with the loaders is imported later than it is installed, if at all.
 _installed = False

@@ -14,14 +14,14 @@ _installed = False
 
 
 def install() -> None:
-    """Let torch_xla.experimental.distributed_checkpoint and safetensors use this module. Called once, by ``_castoff``."""
+    """Let torch_xla's planners of checkpoints and safetensors use this module. Called once, by ``_castoff``."""
     global _installed
     _installed = True
     torch.UntypedStorage.data_ptr = _of_any_storage(torch.UntypedStorage.data_ptr)
 
 
 def _of_any_storage(data_ptr: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
-    """``data_ptr``, which is 0 of a storage on XLA, as on the meta device and as ``Tensor.data_ptr()``: it has no memory.
+    """``data_ptr``, which is 0 of a storage on XLA, as on the meta device and as ``Tensor.data_ptr()``.
 
     safetensors compares pointers to find tensors that share memory, and takes 0 for none.
     """

@@ -14,8 +14,8 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/fill_ops.h>
 #include <ATen/ops/expand_copy.h>
+#include <ATen/ops/fill_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/matmul.h>
