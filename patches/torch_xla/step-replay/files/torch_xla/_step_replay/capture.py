@@ -607,6 +607,10 @@ class _After:
         ]
         optimizers = [o for o in before.optimizers if _has_any(o, relevant)]
         traced.masters = Masters(optimizers)
+        if traced.masters.have_changes():
+            traced.refusal = traced.refusal or (
+                "it changes parameters after, or without, the step of their MasterWeights: do that outside the step"
+            )
         _keep_relevant(traced, optimizers)
         for tensor, (_, place, key) in self._new:
             self.places.replaced(traced.objects[place], key, tensor)

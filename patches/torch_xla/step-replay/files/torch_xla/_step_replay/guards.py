@@ -200,6 +200,9 @@ class Places:
             for key, value in attributes[part].items():
                 if value is None or is_known is None or is_known(value):
                     self.same.append((attributes[part], key, value, f"{kind}.{key}"))
+        self._add_hooks(attributes, kind)
+
+    def _add_hooks(self, attributes: dict[str, Any], kind: str) -> None:
         for part in _HOOKS:
             hooks = attributes.get(part)
             if hooks is not None:

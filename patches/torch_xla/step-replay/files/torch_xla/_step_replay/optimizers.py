@@ -23,24 +23,31 @@ class Masters:
 
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self._optimizers = master_weights(optimizers)
-        # What the step changes after its optimizer's, the next one adopts.
-        self._up_to_date = [[p for p, seen in o._versions.items() if p._version == seen] for o in self._optimizers]
 
     def adopt(self) -> None:
         """Let copies have what parameters were given since the last step, as that of the optimizer would begin."""
         for optimizer in self._optimizers:
-            if any(parameter._version != seen for parameter, seen in optimizer._versions.items()):
+            if self._has_changes(optimizer):
                 with torch.no_grad():
                     optimizer._adopt_changes()
-                self._note(optimizer, optimizer._versions)
+                self._note(optimizer)
 
     def stepped(self) -> None:
         """A replay has changed the parameters as a traced step would."""
-        for optimizer, parameters in zip(self._optimizers, self._up_to_date, strict=True):
-            self._note(optimizer, parameters)
+        for optimizer in self._optimizers:
+            self._note(optimizer)
 
-    def _note(self, optimizer: Any, parameters: Any) -> None:
-        optimizer._versions.update([(parameter, parameter._version) for parameter in parameters])
+    def have_changes(self) -> bool:
+        """Whether parameters were changed after the optimizer's step, which its next one would adopt."""
+        return any(map(self._has_changes, self._optimizers))
+
+    @staticmethod
+    def _has_changes(optimizer: Any) -> bool:
+        return any(parameter._version != seen for parameter, seen in optimizer._versions.items())
+
+    @staticmethod
+    def _note(optimizer: Any) -> None:
+        optimizer._versions.update([(parameter, parameter._version) for parameter in optimizer._versions])
 
 
 def add_optimizer(places: Places, optimizer: torch.optim.Optimizer, fed: set[tuple[int, str]]) -> None:

@@ -1,7 +1,8 @@
-// What a replayed call does with each of its hundreds of tensors, for torch_xla/_step_replay/tensors.py.
+// What a replayed call does with each of its hundreds of tensors, for
+// torch_xla/_step_replay/tensors.py.
 //
-// Tensors come as addresses of their TensorImpl, which Python keeps alive during the call. Nothing is
-// kept here from call to call.
+// Tensors come as addresses of their TensorImpl, which Python keeps alive during the call. Nothing
+// is kept here from call to call.
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
