@@ -12,6 +12,8 @@ from typing import Any, Optional
 
 import _XLAC
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from . import device as runtime
@@ -149,7 +151,12 @@ class _Before:
         if reference is None or reference() is not module:
             return
         for part in module.modules():
-            self.places.add_module(part, lambda tensor: self.known(id(tensor)) is tensor)
+            self.places.add_module(part, self._was_there)
+
+    def _was_there(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return not isinstance(tensor, (FakeTensor, FunctionalTensor))  # by which a step is traced
+        return tensor.is_meta or self.known(id(tensor)) is tensor or self.had_on_host(tensor)
 
     def had_on_host(self, tensor: torch.Tensor) -> bool:
         reference = self.on_host.get(id(tensor))
