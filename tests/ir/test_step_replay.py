@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.amp
 import torch_xla.core.xla_model as xm
+from other_process import forked
 from torch import nn
 from torch.nn import functional as F
 
@@ -134,6 +136,59 @@ class Reassigned(Training):
         return [*super().state(), self.mean]
 
 
+class Attention(nn.Module):
+    def forward(self, x):
+        heads = x.view(1, 2, 2, -1)
+        dropped = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.3 if self.training else 0.0)
+        return x + F.dropout(dropped.view_as(x), 0.2, self.training)
+
+
+class OnCopies(Training):
+    """Parameters in bfloat16, and an optimizer on copies of them."""
+
+    def __init__(self, schedule=None):
+        self.model = small().bfloat16()
+        self.optimizer = torch_xla.amp.MasterWeights(self.model.parameters(), torch.optim.AdamW, lr=0.01)
+        self.scheduler = schedule(self.optimizer) if schedule else None
+
+    def loss(self, x, y):
+        return F.cross_entropy(self.model(x.bfloat16()), y)
+
+
+class Clamped(OnCopies):
+    def step(self, x, y):
+        loss = super().step(x, y)
+        with torch.no_grad():
+            self.model[0].weight.clamp_(-0.3, 0.3)
+        return loss
+
+
+class Scanned(Training):
+    def __init__(self, optimizer, dropout):
+        super().__init__(optimizer, *[nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(dropout)) for _ in range(3)])
+
+    def loss(self, x, y):
+        from torch_xla.experimental.scan_layers import scan_layers
+
+        hidden = scan_layers(self.model[1:-1], self.model[0](x))
+        return F.cross_entropy(self.model[-1](hidden), y)
+
+
+class Bert(Training):
+    """transformers' BERT, whose attention, residuals and embeddings drop."""
+
+    def __init__(self):
+        from transformers import BertConfig, BertForSequenceClassification
+
+        sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        torch.manual_seed(0)
+        self.model = BertForSequenceClassification(BertConfig(vocab_size=16, **sizes)).to(XLA).train()
+        self.optimizer, self.scheduler = ADAMW(self.model.parameters()), None
+
+    def loss(self, x, y):
+        return self.model(input_ids=(x * 4).long() % 16, labels=y).loss
+
+
 PROGRAMS = {
     "SGD": lambda: Training(SGD),
     "SGD without momentum": lambda: Training(with_optimizer(torch.optim.SGD, lr=0.1)),
@@ -155,6 +210,11 @@ PROGRAMS = {
     "checkpoint and dropout": lambda: Checkpointed(SGD, nn.Dropout(0.5), nn.Tanh()),
     "autocast": lambda: Autocast(ADAMW, nn.LayerNorm(4)),
     "a new tensor in an attribute": lambda: Reassigned(SGD),
+    "dropout in attention": lambda: Training(ADAMW, nn.Dropout(0.1), Attention(), Attention(), nn.Dropout(0.5)),
+    "MasterWeights": OnCopies,
+    "MasterWeights and a cosine": lambda: OnCopies(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10)),
+    "scan_layers": lambda: Scanned(SGD, 0.0),
+    "scan_layers and dropout": lambda: Scanned(ADAMW, 0.5),
 }
 
 
@@ -187,6 +247,37 @@ def test_a_replayed_run_is_the_traced_one(name):
     report = step.report()
     assert report["refused"] == []
     assert report["replayed"] >= CALLS - 4, report
+
+
+def test_dropout_of_transformers_bert():
+    pytest.importorskip("transformers")
+    traced, replayed = Bert(), Bert()
+    step = torch_xla.replay(replayed.step)
+    expected = run(traced, traced.step, batches(), sync=True)
+    assert same(run(replayed, step, batches(), sync=False), expected)
+    assert step.report()["replayed"] >= CALLS - 4, step.report()
+
+
+def test_dropout_after_a_seed_from_before_the_runtime_runs():
+    program = """
+import sys, torch
+torch.manual_seed(7)
+import torch_xla
+import torch_xla.amp
+dropped = torch.nn.Dropout(0.5)
+step = lambda x: dropped(x) + 2 * dropped(x)
+replayed = torch_xla.replay(step) if sys.argv[1] == "replayed" else None
+for _ in range(6):
+    x = torch.ones(8).to("xla")
+    y = (replayed or step)(x)
+    if replayed is None:
+        torch_xla.sync()
+    print(y.tolist())
+assert replayed is None or replayed.report()["replayed"] == 4, replayed.report()
+"""
+    traced, replayed = (forked("-c", program, how).stdout for how in ("traced", "replayed"))
+    assert traced == replayed
+    assert len(set(traced.splitlines())) == 6
 
 
 def test_micro_batches():
@@ -348,6 +439,47 @@ def test_changes_between_calls_are_seen(change):
 
 def test_another_eps_is_seen():
     assert changing(other_eps, training=lambda: Training(ADAMW))["replayed"] >= 1
+
+
+def load_copies(training, i):
+    if i == 5:
+        training.model.load_state_dict({name: p * 0.5 for name, p in training.model.state_dict().items()})
+
+
+def test_what_master_weights_adopt():
+    assert changing(load_copies, training=OnCopies)["replayed"] >= 4
+
+
+def test_a_change_after_the_step_of_master_weights():
+    training = Clamped()
+    with pytest.raises(RuntimeError, match=r"changes parameters after.*MasterWeights"):
+        torch_xla.replay(training.step)(*batches(1)[0])
+
+
+def test_another_dtype_of_what_is_only_written():
+    written = torch.zeros(2, device=XLA)
+
+    @torch_xla.replay
+    def step(x):
+        written.copy_(x / 3)
+
+    x = torch.ones(2, dtype=torch.float64, device=XLA)
+    for _ in range(4):
+        step(x)
+    assert step.report()["replayed"] == 2
+    written.data = torch.zeros(2, dtype=torch.float64, device=XLA)
+    step(x)
+    assert written.tolist() == [1 / 3, 1 / 3]
+    assert step.report()["replayed"] == 2
+
+
+def test_nothing_is_given_if_one_tensor_cannot_be():
+    from torch_xla._step_replay.tensors import give_all
+
+    x, output = on_device(torch.zeros(2), torch.ones(2))
+    with pytest.raises(RuntimeError, match=r"expected a tensor of the device .* found .*on cpu"):
+        give_all([x, torch.zeros(2)], [output, output])
+    assert x.tolist() == [0, 0]
 
 
 class Settings:
@@ -565,6 +697,40 @@ def test_nested_replays():
     with pytest.raises(RuntimeError, match="one replayed step at a time"):
         outer(x)
     assert inner(x).tolist() == [2, 2]
+
+
+class Lookahead(torch.optim.SGD):
+    """Counts its steps where no param_group is."""
+
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, **options)
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        super().step()
+        if self.steps % 3 == 0:
+            super().step()
+
+
+def test_an_optimizer_that_counts_for_itself():
+    training = Training(with_optimizer(Lookahead, lr=0.1))
+    step = torch_xla.replay(training.step)
+    with pytest.raises(RuntimeError, match=r"changes Lookahead\.steps"):
+        for arguments in batches():
+            step(*arguments)
+
+
+def test_a_grad_scaler_reads_whether_gradients_are_finite():
+    training, scaler = Training(SGD), torch.amp.GradScaler("xla")
+
+    def step(x, y):
+        scaler.scale(training.loss(x, y)).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+
+    with pytest.raises(RuntimeError, match=r"item\(\) at .*test_step_replay.py:\d+, in step.*GradScaler"):
+        torch_xla.replay(step)(*batches(1)[0])
 
 
 # State between replays.

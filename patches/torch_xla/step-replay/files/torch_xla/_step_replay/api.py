@@ -67,7 +67,10 @@ class Replay:
 
     def _called(self, call: Call, signature: tuple, arguments: list, device: str, started: float) -> Any:
         for plan in self._plans.get(signature, ()):
-            if plan.traces < 2 or not plan.holds(arguments):
+            if plan.traces < 2:
+                continue
+            plan.adopt()
+            if not plan.holds(arguments):
                 continue
             sources = plan.sources()
             numbers = None if sources is None else plan.numbers(sources)

@@ -12,12 +12,14 @@ from typing import Any, Optional
 
 import _XLAC
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
 from . import device as runtime
 from .guards import Places
 from .numbers import Book
-from .optimizers import Hyperparameters, StepCounts, add_optimizer
+from .optimizers import Hyperparameters, Masters, StepCounts, add_optimizer
 from .witness import Witness, single
 
 __all__ = ["Call", "Refused", "Traced", "put", "trace"]
@@ -76,13 +78,14 @@ class Traced:
     objects: dict[int, Any] = field(default_factory=dict)  # of ids in sources and destinations
     donated: list[int] = field(default_factory=list)
     places: Places = field(default_factory=Places)
-    grads: list[tuple[torch.Tensor, bool]] = field(default_factory=list)
+    grads: list[tuple[torch.Tensor, Optional[torch.dtype]]] = field(default_factory=list)  # dtypes of .grad before
     flags: list[tuple[torch.Tensor, bool]] = field(default_factory=list)
     on_host: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     book: Book = field(default_factory=Book)
     hyperparameters: dict[Hashable, tuple] = field(default_factory=dict)
     counts: list[torch.Tensor] = field(default_factory=list)
     standing: dict[int, torch.Tensor] = field(default_factory=dict)  # the counts that sources name
+    masters: Masters = field(default_factory=lambda: Masters([]))
     constants: list[Any] = field(default_factory=list)  # the leaves of the result
     seeds: int = 0  # how far the step itself moved the seed
     bound: dict[int, Any] = field(default_factory=dict)  # arguments whose buffer something else has, too
@@ -105,9 +108,11 @@ class _Before:
         self.arguments = [leaf for leaf in call.leaves if isinstance(leaf, torch.Tensor)]
         self.on_host: dict[int, Any] = {}
         found, self.optimizers = self._found()
+        Masters(self.optimizers).adopt()
         self.seed = runtime.settle(self.device, found, wait=True)
         self.leaves = [tensor for tensor in found if tensor.is_leaf and tensor.requires_grad]
         self.grad_of = {id(leaf): id(leaf.grad) for leaf in self.leaves if leaf.grad is not None}
+        self.grad_dtypes = {id(leaf): leaf.grad.dtype for leaf in self.leaves if leaf.grad is not None}
         self.parameter_of = {id(leaf.grad): leaf for leaf in self.leaves if leaf.grad is not None}
         self.alive = {id(tensor): weakref.ref(tensor) for tensor in found}
         self.handles: dict[int, list[int]] = {}
@@ -124,7 +129,8 @@ class _Before:
 
     def _found(self) -> tuple[list[torch.Tensor], list[torch.optim.Optimizer]]:
         """All tensors of the device that Python can know, and all optimizers."""
-        tensors, optimizers = runtime.all_objects(torch.Tensor, torch.optim.Optimizer)
+        tensors, optimizers, modules = runtime.all_objects(torch.Tensor, torch.optim.Optimizer, torch.nn.Module)
+        self.modules = {id(module): weakref.ref(module) for module in modules}
         self.on_host = {id(tensor): weakref.ref(tensor) for tensor in tensors if _is_on_host(tensor)}
         tensors += [value for _, _, value, _ in self.places.same if isinstance(value, torch.Tensor)]
         tensors += [value for _, value, _ in self.places.cells if isinstance(value, torch.Tensor)]
@@ -138,6 +144,19 @@ class _Before:
         """The tensor that had this id before the step, if it is still there."""
         reference = self.alive.get(key)
         return None if reference is None else reference()
+
+    def add_called(self, module: torch.nn.Module) -> None:
+        """Expect of a module that the step calls, and of those in it, what they are; not of one that the step makes."""
+        reference = self.modules.get(id(module))
+        if reference is None or reference() is not module:
+            return
+        for part in module.modules():
+            self.places.add_module(part, self._was_there)
+
+    def _was_there(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return not isinstance(tensor, (FakeTensor, FunctionalTensor))  # by which a step is traced
+        return tensor.is_meta or self.known(id(tensor)) is tensor or self.had_on_host(tensor)
 
     def had_on_host(self, tensor: torch.Tensor) -> bool:
         reference = self.on_host.get(id(tensor))
@@ -243,7 +262,7 @@ def _observed(step: Callable, call: Call, before: "_Before", places: Places) -> 
     counts = StepCounts(before.optimizers)
     for optimizer in before.optimizers:
         add_optimizer(places, optimizer, hyperparameters.fed())
-    witness = Witness(book, counts, places.add_module)
+    witness = Witness(book, counts, before.add_called)
     counted = runtime.executions()
     hyperparameters.put(book)
     try:
@@ -572,7 +591,10 @@ class _After:
                 break
             seed = runtime.drawn(seed)
         if not (wanted <= numbers.keys() and end in numbers):
-            traced.refusal = "it seeds the device's random numbers: do that before the step"
+            traced.refusal = (
+                "it seeds the device's random numbers, or draws from a torch.Generator: seed before the step, and draw "
+                "without a generator"
+            )
             return
         for entry in traced.inputs:
             if entry.source == ("seed",):
@@ -585,12 +607,18 @@ class _After:
         used = {source[1] for source in _states(traced)}
         parameters = {id(p) for module in self.places.modules for p in module._parameters.values() if p is not None}
         relevant = used | parameters
-        traced.grads = [(leaf, id(leaf) in before.grad_of) for leaf in before.leaves if id(leaf) in relevant]
+        traced.grads = [(leaf, before.grad_dtypes.get(id(leaf))) for leaf in before.leaves if id(leaf) in relevant]
         named = [p for module in self.places.modules for p in module._parameters.values() if p is not None]
         traced.flags = [
             (p, p.requires_grad) for p in {id(p): p for p in (*named, *before.leaves)}.values() if id(p) in relevant
         ]
-        _keep_relevant(traced, [o for o in before.optimizers if _has_any(o, relevant)])
+        optimizers = [o for o in before.optimizers if _has_any(o, relevant)]
+        traced.masters = Masters(optimizers)
+        if traced.masters.have_changes():
+            traced.refusal = traced.refusal or (
+                "it changes parameters after, or without, the step of their MasterWeights: do that outside the step"
+            )
+        _keep_relevant(traced, optimizers)
         for tensor, (_, place, key) in self._new:
             self.places.replaced(traced.objects[place], key, tensor)
         traced.on_host = [entry for entry in witness.on_host.values() if _is_kept(entry)]

@@ -1,7 +1,11 @@
 """Python values that a step may read: where they are, what they were, and whether they still are that."""
 
+import collections
 import functools
+import itertools
+import operator
 import types
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -12,6 +16,7 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torc
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
 _MISSING = object()
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)  # get() is dict's own
 _DEEP = 8  # functions that call functions
 _LONG = 64  # lists that are compared by value
 #: What torch writes down about a step by itself.
@@ -42,6 +47,7 @@ class Places:
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
         self._seen: set[tuple] = set()
         self._kept: list[Any] = []  # what has an id in _seen
+        self._quick: Optional[tuple[list, list, list, list]] = None  # made of `same` when that is whole
 
     def _is_new(self, thing: Any, *part: Any) -> bool:
         key = (id(thing), *part)
@@ -56,9 +62,16 @@ class Places:
         for i, (mapping, name, _, whose) in enumerate(self.same):
             if mapping is place and name == key:
                 self.same[i] = (mapping, name, value, whose)
+                self._replace_quick(i, value)
         for i, (cell, _, whose) in enumerate(self.cells):
             if cell is place:
                 self.cells[i] = (cell, value, whose)
+
+    def _replace_quick(self, i: int, value: Any) -> None:
+        if self._quick is not None and len(self._quick[0]) == len(self.same):
+            self._quick[2][i] = value
+        else:
+            self._quick = None
 
     def add_call(self, function: Any, arguments: list[Any]) -> None:
         """What a function reads when it is called with these arguments."""
@@ -159,8 +172,21 @@ class Places:
         elif is_scalar(found) and owner is not None:
             self.same.append((vars(owner), key, found, f"{owner.__name__}.{key}"))
 
-    def add_module(self, module: torch.nn.Module) -> None:
-        """A module, without those in it."""
+    def add_attributes(self, attributes: dict[str, Any], kind: str) -> None:
+        """The numbers that an object has, and those in its short lists and dicts."""
+        for key, value in attributes.items():
+            if key in _NOTES:
+                continue
+            if is_scalar(value):
+                self.same.append((attributes, key, value, f"{kind}.{key}"))
+            elif _is_short(value):
+                self.copies.append((value, value.copy(), f"{kind}.{key}"))
+
+    def add_module(self, module: torch.nn.Module, is_known: Optional[Callable[[Any], bool]] = None) -> None:
+        """A module, without those in it, and of its tensors those that are known.
+
+        While torch.func.functional_call calls a module, it has other parameters than before and after that.
+        """
         if not self._is_new(module):
             return
         self.modules.append(module)
@@ -172,7 +198,11 @@ class Places:
                     self.copies.append((value, value.copy(), f"{kind}.{key}"))
         for part in ("_parameters", "_buffers"):
             for key, value in attributes[part].items():
-                self.same.append((attributes[part], key, value, f"{kind}.{key}"))
+                if value is None or is_known is None or is_known(value):
+                    self.same.append((attributes[part], key, value, f"{kind}.{key}"))
+        self._add_hooks(attributes, kind)
+
+    def _add_hooks(self, attributes: dict[str, Any], kind: str) -> None:
         for part in _HOOKS:
             hooks = attributes.get(part)
             if hooks is not None:
@@ -182,7 +212,12 @@ class Places:
 
     def holds(self) -> bool:
         """Whether all is as it was."""
-        for mapping, key, value, _ in self.same:
+        if self._quick is None:
+            self._quick = _quick(self.same)
+        plain, keys, values, others = self._quick
+        if not all(map(operator.is_, map(dict.get, plain, keys, itertools.repeat(_MISSING)), values)):
+            others = self.same  # what is not the same object may be an equal number
+        for mapping, key, value, _ in others:
             found = mapping.get(key, _MISSING)
             if found is not value and not _equal(found, value):
                 return False
@@ -217,6 +252,13 @@ class Places:
     def is_stale(self) -> bool:
         """Whether a tensor or an object has another one in its place, which does not come back."""
         return any(not is_scalar(value) for _, _, value, _, _ in self.changes())
+
+
+def _quick(same: list[tuple[dict, Any, Any, str]]) -> tuple[list, list, list, list]:
+    """The dicts, keys and values of places that dict.get reads, and the other places."""
+    plain = [entry for entry in same if type(entry[0]) in _DICTS]
+    others = [entry for entry in same if type(entry[0]) not in _DICTS]
+    return [e[0] for e in plain], [e[1] for e in plain], [e[2] for e in plain], others
 
 
 def _equal(found: Any, value: Any) -> bool:

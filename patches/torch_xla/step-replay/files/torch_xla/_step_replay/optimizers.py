@@ -1,5 +1,6 @@
 """Optimizers of a traced step: their numbers become sources of what the graph takes, their step counts are counted."""
 
+import sys
 from collections.abc import Hashable
 from typing import Any, Optional
 
@@ -8,13 +9,53 @@ import torch
 from .guards import Places
 from .numbers import Book, Number
 
-__all__ = ["Hyperparameters", "StepCounts", "add_optimizer"]
+__all__ = ["Hyperparameters", "Masters", "StepCounts", "add_optimizer", "master_weights"]
+
+
+def master_weights(optimizers: list[torch.optim.Optimizer]) -> list[Any]:
+    """Those that run another optimizer, on float32 copies of parameters."""
+    module = sys.modules.get("torch_xla.amp.master_weights")
+    return [] if module is None else [o for o in optimizers if isinstance(o, module.MasterWeights)]
+
+
+class Masters:
+    """MasterWeights of a step. They keep the version of each parameter, to see what changes it between steps."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self._optimizers = master_weights(optimizers)
+
+    def adopt(self) -> None:
+        """Let copies have what parameters were given since the last step, as that of the optimizer would begin."""
+        for optimizer in self._optimizers:
+            if self._has_changes(optimizer):
+                with torch.no_grad():
+                    optimizer._adopt_changes()
+                self._note(optimizer)
+
+    def stepped(self) -> None:
+        """A replay has changed the parameters as a traced step would."""
+        for optimizer in self._optimizers:
+            self._note(optimizer)
+
+    def have_changes(self) -> bool:
+        """Whether parameters were changed after the optimizer's step, which its next one would adopt."""
+        return any(map(self._has_changes, self._optimizers))
+
+    @staticmethod
+    def _has_changes(optimizer: Any) -> bool:
+        return any(parameter._version != seen for parameter, seen in optimizer._versions.items())
+
+    @staticmethod
+    def _note(optimizer: Any) -> None:
+        optimizer._versions.update([(parameter, parameter._version) for parameter in optimizer._versions])
 
 
 def add_optimizer(places: Places, optimizer: torch.optim.Optimizer, fed: set[tuple[int, str]]) -> None:
     """Expect of an optimizer the groups, parameters, state and hyperparameters that it has, but for those fed."""
     kind = type(optimizer).__name__
     places._kept.append(optimizer)
+    if type(optimizer).__module__.split(".")[0] not in ("torch", "torch_xla"):
+        places.add_attributes(vars(optimizer), kind)  # such as a count of steps
     groups, states = optimizer.param_groups, list(optimizer.state.values())
     places.of_optimizers |= {id(vars(optimizer)), id(groups), id(optimizer.state)}
     places.of_optimizers |= {id(part) for part in (*groups, *states, *[group["params"] for group in groups])}
@@ -39,7 +80,10 @@ class Hyperparameters:
     def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         self.floats: dict[Hashable, tuple[dict, str, Optional[int]]] = {}
         self._outer: list[tuple[dict, str, Any, Any]] = []  # group, key, its value, and the book's
-        for optimizer in optimizers:
+        # MasterWeights copies its own to the groups of the optimizer that it runs.
+        inner = {id(o.optimizer) for o in master_weights(optimizers)}
+        self._copies = [group for o in optimizers if id(o) in inner for group in o.param_groups]
+        for optimizer in [o for o in optimizers if id(o) not in inner]:
             for group in optimizer.param_groups:
                 for key, value in group.items():
                     if type(value) is float:
@@ -50,7 +94,8 @@ class Hyperparameters:
                                 self.floats[(id(group), key, i)] = (group, key, i)
 
     def fed(self) -> set[tuple[int, str]]:
-        return {(id(group), key) for group, key, _ in self.floats.values()}
+        copied = {(id(group), key) for group in self._copies for key in group if key != "params"}
+        return copied | {(id(group), key) for group, key, _ in self.floats.values()}
 
     def put(self, book: Book) -> None:
         """Groups have numbers of the book from here on."""
@@ -73,6 +118,8 @@ class Hyperparameters:
             else:
                 changed.append(f"{key} of a param_group, which was {value}")
         self._outer = []
+        for group in self._copies:
+            group.update({key: _without_book(value) for key, value in group.items() if key != "params"})
         return changed
 
 
@@ -116,6 +163,12 @@ class StepCounts:
     def standing(self) -> dict[int, torch.Tensor]:
         """The tensors that sources name, by id."""
         return {id(tensor): tensor for _, _, tensor in self._before.values()}
+
+
+def _without_book(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_without_book, value))
+    return float(value) if isinstance(value, Number) else value
 
 
 def hyperparameter(place: tuple[dict, str, Optional[int]]) -> Optional[float]:

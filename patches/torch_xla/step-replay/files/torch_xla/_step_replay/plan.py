@@ -1,5 +1,6 @@
 """What a replayed call does: inputs in the order of the graph, one execution, and outputs to where they go."""
 
+import ctypes
 from collections.abc import Hashable
 from typing import Any, Optional
 
@@ -11,6 +12,7 @@ from . import device as runtime
 from .capture import Input, Refused, Traced, put
 from .numbers import evaluate
 from .optimizers import hyperparameter
+from .tensors import count_up, give_all, shapes_of, sync_all
 
 __all__ = ["Plan"]
 
@@ -77,28 +79,45 @@ class Plan:
     def _prepare(self, traced: Traced) -> None:
         """Lists that a call goes through."""
         objects = traced.objects
-        self._template: list[Any] = [entry.value for entry in traced.inputs]
+        self._template: list[Any] = [
+            objects[entry.source[1]] if entry.source[0] == "state" else entry.value for entry in traced.inputs
+        ]
         of_kind: dict[str, list[tuple]] = {}
         for i, entry in enumerate(traced.inputs):
             of_kind.setdefault(entry.source[0], []).append((i, *entry.source[1:]))
         self._arguments = of_kind.get("arg", [])
-        self._states = [(i, objects[key]) for i, key in of_kind.get("state", ())]
         self._grads = [(i, objects[key]) for i, key in of_kind.get("grad", ())]
         self._slots = [(i, objects[place], key) for i, place, key in of_kind.get("slot", ())]
         self._seeds = of_kind.get("seed", [])
         self._numbers = [(i, dtype) for i, dtype, _ in of_kind.get("number", ())]
-        self._shapes = [(tensor.dtype, tensor.shape) for _, tensor in self._states]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
         self._outcomes = list(traced.book.outcomes.items())
-        self._destinations = [
-            [(target[0], objects.get(target[1], target[1]), target[2:]) for target in targets]
-            for targets in traced.outputs
-        ]
+        self._prepare_destinations(traced)
         self._counts = [(key, traced.standing[key[1]], key[2]) for key in traced.book.sources() if key[0] == "count"]
         self._result_objects = objects
         # A replay keeps nothing of the trace but what is named above.
         traced.result = None
+
+    def _prepare_destinations(self, traced: Traced) -> None:
+        """Which outputs are the new values of tensors, and which are tensors of their own."""
+        objects = traced.objects
+        given: dict[str, list[tuple]] = {"state": [], "grad": [], "arg": []}
+        self._new: list[tuple] = []
+        for i, targets in enumerate(traced.outputs):
+            for number, target in enumerate(targets):
+                where = objects.get(target[1], target[1])
+                if target[0] in given:
+                    given[target[0]].append((i, where))
+                else:
+                    self._new.append((i, number == 0, target[0], where, target[2:]))
+        self._given = given
+        states = [objects[entry.source[1]] for entry in traced.inputs if entry.source[0] == "state"]
+        states += [tensor for _, tensor in given["state"]]
+        self._states = list({id(tensor): tensor for tensor in states}.values())
+        self._shapes = shapes_of(self._states)
+        self._had_grads = [dtype for _, dtype in traced.grads]
+        self._required = [flag for _, flag in traced.flags]
 
     # Whether a call would trace this graph.
 
@@ -108,18 +127,20 @@ class Plan:
         for i, tensor in self._bound:
             if arguments[i] is not tensor:
                 return False
-        for leaf, had in traced.grads:
-            if (leaf.grad is not None) is not had:
-                return False
-        for tensor, flag in traced.flags:
-            if tensor.requires_grad is not flag:
-                return False
+        if [None if (grad := leaf.grad) is None else grad.dtype for leaf, _ in traced.grads] != self._had_grads:
+            return False
+        if [tensor.requires_grad for tensor, _ in traced.flags] != self._required:
+            return False
         for tensor, version in traced.on_host:
             if tensor._version != version:
                 return False
-        if [(tensor.dtype, tensor.shape) for _, tensor in self._states] != self._shapes:
+        if shapes_of(self._states, len(self._shapes)) != self._shapes:
             return False
         return traced.places.holds()
+
+    def adopt(self) -> None:
+        """What the step's own optimizers would find changed since the last step."""
+        self._traced.masters.adopt()
 
     def is_stale(self) -> bool:
         return self._traced.places.is_stale()
@@ -183,56 +204,47 @@ class Plan:
 
     def run(self, leaves: list[Any], arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], device: str) -> Any:
         traced = self._traced
+        inputs = self._inputs(arguments, numbers)
         seed = runtime.settle(device)
-        inputs = self._inputs(arguments, numbers, seed, device)
+        for i, number in self._seeds:
+            inputs[i] = runtime.upload_seed(runtime.drawn(seed, number), device)
         outputs = _XLAC._run_cached_graph(traced.graph, inputs)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
-            torch._foreach_add_(traced.counts, 1)
+            count_up(traced.counts)
         results = self._place(outputs, arguments)
+        traced.masters.stepped()
         self.replays += 1
         return self._result(results, arguments)
 
-    def _inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], seed: int, device: str) -> list:
+    def _inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]]) -> list:
+        """The inputs of the graph but for seeds, with what was written to those that alias them."""
         inputs = self._template.copy()
-        sync = torch._functionalize_sync
         for i, number in self._arguments:
             inputs[i] = arguments[number]
-        for i, tensor in self._states:
-            inputs[i] = tensor
         for i, parameter in self._grads:
             inputs[i] = parameter.grad
         for i, place, key in self._slots:
             inputs[i] = place.cell_contents if key is None else place[key]
         for i, value in numbers:
             inputs[i] = value
-        for i, number in self._seeds:
-            inputs[i] = runtime.upload_seed(runtime.drawn(seed, number), device)
-        for tensor in inputs:
-            sync(tensor)
+        seeds = {i for i, _ in self._seeds}
+        sync_all([tensor for i, tensor in enumerate(inputs) if i not in seeds] if seeds else inputs)
         return inputs
 
     def _place(self, outputs: list[torch.Tensor], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        given = self._given
+        tensors = [tensor for _, tensor in given["state"]]
+        tensors += [parameter.grad for _, parameter in given["grad"]]
+        tensors += [arguments[i] for _, i in given["arg"]]
+        give_all(tensors, [outputs[i] for kind in ("state", "grad", "arg") for i, _ in given[kind]])
         results: dict[int, torch.Tensor] = {}
-        changed = []
-        for output, targets in zip(outputs, self._destinations, strict=True):
-            inner = torch._from_functional_tensor(output)
-            for number, (kind, where, rest) in enumerate(targets):
-                if kind == "state":
-                    runtime.give(where, inner)
-                    changed.append(where)
-                elif kind == "grad":
-                    runtime.give(where.grad, inner)
-                    changed.append(where.grad)
-                elif kind == "arg":
-                    runtime.give(arguments[where], inner)
-                    changed.append(arguments[where])
-                else:
-                    value = output if number == 0 else torch._to_functional_tensor(inner)
-                    self._put(kind, where, rest, value, results)
+        for i, is_first, kind, where, rest in self._new:
+            output = outputs[i]
+            value = output if is_first else torch._to_functional_tensor(torch._from_functional_tensor(output))
+            self._put(kind, where, rest, value, results)
         for parameter in self._traced.cleared:
             parameter.grad = None
-        torch.autograd.graph.increment_version(changed)
         return results
 
     def _put(self, kind: str, where: Any, rest: tuple, value: torch.Tensor, results: dict[int, torch.Tensor]) -> None:
@@ -277,4 +289,6 @@ def _told(value: torch.Tensor) -> str:
 
 
 def _rounded(value: float, dtype: torch.dtype) -> float:
+    if dtype == torch.float32:
+        return ctypes.c_float(value).value
     return value if dtype == torch.float64 else float(torch.tensor(value, dtype=dtype))

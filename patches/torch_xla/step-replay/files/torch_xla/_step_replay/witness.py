@@ -24,6 +24,7 @@ _READS = frozenset(
     {"item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "tolist", "numpy", "__array__", "cpu"}
     | {"__repr__", "__format__", "__contains__", "equal", "is_nonzero", "allclose"}
 )
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 #: Functions that bring data of the host to the device.
 _UPLOADS = frozenset({"tensor", "as_tensor", "asarray", "to", "new_tensor", "scalar_tensor", "xla"})
 
@@ -43,6 +44,16 @@ def caller_line() -> str:
         frame = frame.f_back
     frame = frame or first
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def _read(name: str) -> str:
+    """What reads a value, and where."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        if os.path.basename(frame.f_code.co_filename) == "grad_scaler.py":
+            return f"{name}() at {caller_line()}, by a GradScaler, which bfloat16 does not need"
+        frame = frame.f_back
+    return f"{name}() at {caller_line()}"
 
 
 class Witness(TorchFunctionMode):
@@ -73,8 +84,9 @@ class Witness(TorchFunctionMode):
         tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name == "item" and tensor is not None and tensor in self._counts:
             return self._counts.read(tensor, self._book, float(function(*args)))
-        if name in _READS and tensor is not None and tensor.device.type == "xla":
-            self.reads.append(f"{name}() at {caller_line()}")
+        # Fake tensors have no value; what reads the tensor within another subclass executes a graph.
+        if name in _READS and type(tensor) in _PLAIN and tensor.device.type == "xla":
+            self.reads.append(_read(name))
         self._note_arguments(args, kwargs)
         result = function(*args, **(kwargs or {}))
         if name in _UPLOADS and isinstance(result, torch.Tensor):
@@ -98,4 +110,4 @@ class Witness(TorchFunctionMode):
             if handle is not None:
                 self.uploads[handle] = caller_line()
         elif result.device.type == "cpu" and tensor is not None and tensor.device.type == "xla":
-            self.reads.append(f"{name}() at {caller_line()}")
+            self.reads.append(_read(name))

@@ -1,0 +1,67 @@
+"""What is done with all tensors of a replayed call at once, in C++ (csrc/castoff/step_replay.cpp)."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+__all__ = ["count_up", "give_all", "shapes_of", "sync_all"]
+
+_address = attrgetter("_cdata")
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    from torch_xla import _castoff
+
+    library = _castoff.library()
+    library.castoff_step_replay_sync.restype = ctypes.c_char_p
+    library.castoff_step_replay_give.restype = ctypes.c_char_p
+    library.castoff_step_replay_count.restype = ctypes.c_bool
+    library.castoff_step_replay_shapes.restype = ctypes.c_size_t
+    return library
+
+
+@functools.cache
+def _array(kind: Any, length: int) -> Any:
+    return kind * length
+
+
+def _addresses(tensors: Sequence[torch.Tensor]) -> Any:
+    return _array(ctypes.c_void_p, len(tensors))(*map(_address, tensors))
+
+
+def _check(error: Any) -> None:
+    if error is not None:
+        raise RuntimeError(f"castoff: a replayed call cannot go on: {error.decode()}")
+
+
+def sync_all(tensors: Sequence[torch.Tensor]) -> None:
+    """Let tensors of the device have what was written to those that alias them."""
+    _check(_library().castoff_step_replay_sync(_addresses(tensors), ctypes.c_size_t(len(tensors))))
+
+
+def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Let tensors, and what aliases them, have the values of as many outputs of a graph."""
+    number = ctypes.c_size_t(len(tensors))
+    _check(_library().castoff_step_replay_give(_addresses(tensors), _addresses(outputs), number))
+
+
+def count_up(counts: list[torch.Tensor]) -> None:
+    """One more in each of these tensors on the CPU."""
+    if not _library().castoff_step_replay_count(_addresses(counts), ctypes.c_size_t(len(counts))):
+        torch._foreach_add_(counts, 1)
+
+
+def shapes_of(tensors: Sequence[torch.Tensor], room: int = 0) -> bytes:
+    """The dtypes and shapes of tensors, as bytes that are equal if these are; room: of a result that is likely."""
+    addresses, number = _addresses(tensors), ctypes.c_size_t(len(tensors))
+    while True:
+        numbers = _array(ctypes.c_int64, room // 8)()
+        needed = _library().castoff_step_replay_shapes(addresses, number, numbers, ctypes.c_size_t(room // 8))
+        if needed * 8 <= room:
+            return bytes(numbers)[: needed * 8]
+        room = needed * 8
