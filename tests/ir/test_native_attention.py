@@ -1,7 +1,9 @@
 """Attention of bfloat16 and float16 tensors from products of these: patches/torch_xla/native-attention."""
 
+import functools
 import itertools
 import os
+import re
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -472,6 +474,176 @@ def test_dropout_under_gradients_of_gradients():
     (of_value,) = torch.autograd.grad(result, v, ones, create_graph=True)
     (back,) = torch.autograd.grad(of_value, ones, v.detach())
     torch.testing.assert_close(back.cpu(), result.detach().cpu(), rtol=2e-2, atol=2e-2)
+
+
+# ---- on a TPU: in slices of queries, and groups of heads with a dimension of their own
+
+LONG, KEYS, LONGER = (1, 2, 2054, 8), (1, 1, 2054, 8), (1, 2, 2200, 8)
+IN_SLICES = {
+    "causal": (LONG, LONG, LONG, {}),
+    "more keys": (LONG, LONGER, LONGER, {}),
+    "more queries": (LONGER, LONG, LONG, {}),
+    "grouped": (LONG, KEYS, KEYS, {"enable_gqa": True}),
+    "one key for the batch": ((2, *LONG[1:]), LONG, LONG[1:], {}),
+    "value of another width": (LONG, LONG, (*LONG[:3], 5), {}),
+    "scale": (LONG, LONG, LONG, {"scale": 0.3}),
+    "exact scale": (LONG, LONG, LONG, {"scale": 1.0}),
+    "3-d": (LONG[1:], LONG[1:], LONG[1:], {}),
+    "float16": (LONG, LONG, LONG, {"dtype": f16}),
+}
+
+
+def sizes_of_dots(*tensors):
+    """Of the results of all products in the pending HLO."""
+    return re.findall(r" = \w+\[([\d,]*)\]\S* dot\(", hlo(*tensors))
+
+
+def causal(q, k, v, mask, **options):
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=True, **options)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", IN_SLICES.values(), ids=IN_SLICES.keys())
+def test_slices_are_as_exact_as_the_whole(tpu, form):
+    """By mean error against float64, of the form that other devices have: with weights of the same kind."""
+    q, k, v, options = form
+    dtype = options.get("dtype", bf16)
+    options = {name: value for name, value in options.items() if name != "dtype"}
+    cpu, _ = operands(q, k, v, dtype=dtype)
+    grad = random(*q[:-1], v[-1], dtype=dtype, seed=3)
+    attend = functools.partial(causal, **options)
+    exact = oracle(attend, cpu, None, grad)
+    ours = computed(attend, cpu, None, grad)
+    assert not any(f"{q[-2]},{k[-2]}" in size for size in sizes_of_dots(*ours))
+    # What a TPU rounds, the whole form here rounds when it is asked to.
+    rounds = dtype == bf16 and options.get("scale") != 1
+    found = errors(ours, exact)
+    tpu(False)
+    experimental.narrow_attention(rounds)
+    try:
+        whole = computed(attend, cpu, None, grad)
+        assert any(f"{q[-2]},{k[-2]}" in size or "4108,2054" in size for size in sizes_of_dots(*whole))
+        limits = [1.05 * error + 1e-7 for error in errors(whole, exact)]
+    finally:
+        experimental.narrow_attention("auto")
+    assert all(error <= limit for error, limit in zip(found, limits, strict=True)), (found, limits)
+
+
+@fails_on_stock
+def test_short_sequences_are_whole(tpu):
+    _, leaves = operands(*((1, 1, 2047, 8),) * 3, grad=False)
+    assert sizes_of_dots(causal(*leaves, None))[0] == "1,1,2047,2047"
+
+
+@fails_on_stock
+def test_slices_compute_no_scores_of_later_keys(tpu):
+    """Each is multiplied with the keys before it, and with those that it has; the backward pass has them again."""
+    _, leaves = operands(*((1, 1, 2048, 8),) * 3)
+    scores = [f"1,1,512,{keys}" for keys in (512, 512, 512, 1024, 512, 1536, 512)]
+    result = causal(*leaves, None)
+    assert [size for size in sizes_of_dots(result) if not size.endswith(",8")] == scores
+    result.backward(random(1, 1, 2048, 8, seed=3).to(DEVICE))
+    found = sizes_of_dots(result, *(t.grad for t in leaves))
+    assert sorted(size for size in found if size in scores) == sorted(scores * 3)
+    assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == 1
+
+
+@fails_on_stock
+def test_dropout_in_slices_drops_what_stock_drops(tpu):
+    cpu, _ = operands(LONG, LONG, LONG)
+    grad = random(*LONG, seed=3)
+
+    def stock(q, k, v):
+        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3, True)[0]
+
+    def ours(q, k, v):
+        return causal(q, k, v, None, dropout_p=0.3)
+
+    for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+def test_slices_of_some_operands(tpu, wanted):
+    cpu, leaves = operands(LONG, LONG, LONG)
+    for i, t in enumerate(leaves):
+        t.requires_grad_(i in wanted)
+    grad = random(*LONG, seed=3)
+    causal(*leaves, None).backward(grad.to(DEVICE))
+    assert "2054,2054" not in " ".join(sizes_of_dots(*(leaves[i].grad for i in wanted)))
+    exact = oracle(causal, cpu, None, grad)[1:]
+    for i, t in enumerate(leaves):
+        assert (t.grad is not None) == (i in wanted)
+        if i in wanted:
+            torch.testing.assert_close(t.grad.cpu().double(), exact[i], rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+def test_gradients_of_gradients_of_slices(tpu):
+    """All weights at once, as for fewer tokens."""
+    cpu, leaves = operands(*((1, 1, 2048, 4),) * 3)
+    grad = random(1, 1, 2048, 4, seed=3)
+
+    def second(attend, leaves, grad):
+        first = torch.autograd.grad(attend(*leaves, None, is_causal=True), leaves, grad, create_graph=True)
+        return torch.autograd.grad(sum(t.float().square().sum() for t in first), leaves)
+
+    assert "2048,2048" not in " ".join(sizes_of_dots(causal(*leaves, None)))
+    found = second(F.scaled_dot_product_attention, leaves, grad.to(DEVICE))
+    exact = second(by_torch, [t.double().requires_grad_() for t in cpu], grad.double())
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.cpu().double(), b.double(), rtol=5e-2, atol=5e-2 * b.abs().max().item())
+
+
+@fails_on_stock
+@pytest.mark.parametrize("how", ["checkpoint", "compile", "no_grad", "inference"])
+def test_slices_where_they_are_called(tpu, how):
+    cpu, leaves = operands(LONG, LONG, LONG)
+    grad = random(*LONG, seed=3).to(DEVICE)
+    expected = computed(causal, cpu, None, grad)
+    if how in ("no_grad", "inference"):
+        with torch.no_grad() if how == "no_grad" else torch.inference_mode():
+            result = causal(*leaves, None)
+            assert "2054,2054" not in " ".join(sizes_of_dots(result))
+            assert torch.equal(result.cpu(), expected[0].cpu())
+        return
+    if how == "checkpoint":
+        result = torch.utils.checkpoint.checkpoint(causal, *leaves, None, use_reentrant=False)
+    else:
+        result = torch.compile(causal, backend="openxla")(*leaves, None)
+    result.backward(grad)
+    found = [result.detach(), *(t.grad for t in leaves)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-2, atol=1e-2)
+
+
+GROUPED = {
+    "plain": (None, {}),
+    "mask of a matrix": (LOWER, {}),
+    "mask of keys": (SOME_KEYS, {}),
+    "bias of each head": (BIAS, {}),
+    "causal": (None, {"is_causal": True}),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("key", [HALF, ONE], ids=["two heads", "one head"])
+@pytest.mark.parametrize("form", GROUPED.values(), ids=GROUPED.keys())
+def test_grouped_heads_have_a_dimension_on_a_tpu(tpu, form, key):
+    """Their scores have five dimensions, and a mask is broadcast to these."""
+    mask, options = form
+    cpu, _ = operands(Q, key, key)
+    grad = random(*Q, seed=3)
+
+    def attend(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True, scale=0.3, **options)
+
+    exact = oracle(attend, cpu, mask, grad)
+    ours = computed(attend, cpu, mask, grad)
+    assert f"2,{key[1]},{Q[1] // key[1]},{T},{S}" in sizes_of_dots(*ours)
+    for found, wanted in zip(ours, exact, strict=True):
+        torch.testing.assert_close(found.cpu().double(), wanted, rtol=2e-2, atol=2e-2 * wanted.abs().max().item())
 
 
 # ---- what stays as in stock
