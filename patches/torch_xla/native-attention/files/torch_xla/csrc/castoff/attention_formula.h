@@ -102,10 +102,12 @@ inline at::Tensor viewed(const at::Tensor& t, at::IntArrayRef sizes) {
   return t.sizes() == sizes ? t : t.view(sizes);
 }
 
-// Scores of `rows` queries and `columns` keys, without those of keys that come after the query.
-inline at::Tensor without_later(const at::Tensor& scores, int64_t rows, int64_t columns) {
-  const at::Tensor earlier = at::ones({rows, columns}, scores.options().dtype(at::kBool)).tril();
-  return at::where(earlier, scores, -kInfinity);
+// Scores without those of keys that come after the query. The first of these queries is the
+// `first`-th.
+inline at::Tensor without_later(const at::Tensor& scores, int64_t first = 0) {
+  const at::Tensor all =
+      at::ones({scores.size(-2), scores.size(-1)}, scores.options().dtype(at::kBool));
+  return at::where(all.tril(first), scores, -kInfinity);
 }
 
 // The weights, or their gradient, as the products take them.

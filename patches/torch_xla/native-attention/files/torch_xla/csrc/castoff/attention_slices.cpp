@@ -10,7 +10,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/detach_copy_ops.h>
-#include <ATen/ops/maximum.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -48,20 +47,9 @@ Tensor of(const Tensor& t, int64_t dim, const Range& range) {
   return range.size() == t.size(dim) ? t : t.narrow(dim, range.begin, range.size());
 }
 
-// Keys that a slice of queries is multiplied with at once; of `cut` ones some are later than some
-// of these queries.
-struct Block {
-  Range keys;
-  bool cut;
-};
-
-// Two, so that only the smaller one is masked.
-std::vector<Block> blocks(const Range& queries, int64_t keys) {
-  std::vector<Block> found;
-  const int64_t before = std::min(queries.begin, keys);
-  if (before > 0) found.push_back({{0, before}, false});
-  if (before < keys) found.push_back({{before, std::min(queries.end, keys)}, true});
-  return found;
+// The keys up to the last of some queries.
+Range keys_for(const Range& queries, const Tensor& key) {
+  return {0, std::min(queries.end, key.size(-2))};
 }
 
 bool is_spmd() {
@@ -93,13 +81,19 @@ std::vector<Tensor> behind_barrier(const std::vector<Tensor>& tensors) {
   return op.call(tensors);
 }
 
-Tensor scores(const Tensor& query, const Tensor& key, bool cut, const Form& form) {
-  const Tensor all = times(by_width(query, key, form.batch), form.scale);
-  return cut ? without_later(all, all.size(-2), all.size(-1)) : all;
+// Of some queries and the keys up to them. A mask for the last of these keys alone would need two
+// products for one, for which the compiler takes twice as long.
+Tensor scores(const Range& queries, const Tensor& query, const Tensor& key, const Form& form) {
+  const Range keys = keys_for(queries, key);
+  const Tensor all =
+      times(by_width(of(query, -2, queries), of(key, -2, keys), form.batch), form.scale);
+  return keys.end > queries.begin + 1 ? without_later(all, queries.begin) : all;
 }
 
-Tensor sum(const Tensor& lhs, const Tensor& rhs) {
-  return lhs.defined() ? lhs.add(rhs) : rhs;
+// Which of these weights dropout keeps.
+std::optional<Tensor> kept_of(const std::optional<Tensor>& kept, const Range& queries,
+                              const Range& keys) {
+  return kept ? std::optional<Tensor>(of(of(*kept, -2, queries), -1, keys)) : std::nullopt;
 }
 
 // The result for some queries, and the logarithm of the sums of their scores' exponentials. Both
@@ -107,25 +101,20 @@ Tensor sum(const Tensor& lhs, const Tensor& rhs) {
 std::pair<Tensor, Tensor> forward_of(const Range& range, const Tensor& query, const Tensor& key,
                                      const Tensor& value, const std::optional<Tensor>& kept,
                                      const Form& form) {
-  const Tensor queries = of(query, -2, range);
-  const std::vector<Block> of_keys = blocks(range, key.size(-2));
-  std::vector<Tensor> found;
-  Tensor greatest, total, result;
-  for (const auto& [keys, cut] : of_keys) {
-    found.push_back(scores(queries, of(key, -2, keys), cut, form));
-    const Tensor own = found.back().amax({-1}, /*keepdim=*/true);
-    greatest = greatest.defined() ? at::maximum(greatest, own) : own;
-  }
-  for (size_t i = 0; i < of_keys.size(); ++i) {
-    const Range& keys = of_keys[i].keys;
-    const Tensor powers = found[i].sub(greatest).exp();
-    total = sum(total, powers.sum({-1}, /*keepdim=*/true));
-    std::optional<Tensor> own;
-    if (kept) own = of(of(*kept, -2, range), -1, keys);
-    const Tensor taken = drop(factor(powers, value, form), own);
-    result = sum(result, by_keys(taken, of(value, -2, keys), form.batch));
-  }
+  const Range keys = keys_for(range, key);
+  const Tensor found = scores(range, query, key, form);
+  const Tensor greatest = found.amax({-1}, /*keepdim=*/true);
+  const Tensor powers = found.sub(greatest).exp();
+  const Tensor total = powers.sum({-1}, /*keepdim=*/true);
+  const Tensor taken = drop(factor(powers, value, form), kept_of(kept, range, keys));
+  const Tensor result = by_keys(taken, of(value, -2, keys), form.batch);
   return {times(result.div(total), of_kept(form)), greatest.add(total.log())};
+}
+
+// `t`, a sum for each of the first keys, with zeros for the others.
+Tensor for_keys(const Tensor& t, int64_t keys) {
+  const int64_t more = keys - t.size(-2);
+  return more == 0 ? t : at::constant_pad_nd(t, {0, 0, 0, more});
 }
 
 // What the gradients of a slice's scores are computed from.
@@ -140,47 +129,27 @@ struct Backward {
 
   // The gradient of a slice of the query; it adds to those of key and value.
   Tensor of_slice(const Range& range) {
-    Tensor of_query;
-    for (const auto& [keys, cut] : blocks(range, key.size(-2))) {
-      const Tensor found = of_block(range, keys, cut);
-      if (wants_query) of_query = sum(of_query, found);
-    }
-    return of_query;
-  }
-
- private:
-  Tensor of_block(const Range& range, const Range& keys, bool cut) {
-    const Tensor queries = of(query, -2, range), own = of(key, -2, keys);
+    const Range keys = keys_for(range, key);
     const Tensor cotangent = of(grad, -2, range);
-    std::optional<Tensor> own_kept;
-    if (kept) own_kept = of(of(*kept, -2, range), -1, keys);
-    const Tensor p = scores(queries, own, cut, form).sub(of(logarithm, -2, range)).exp();
+    const std::optional<Tensor> own = kept_of(kept, range, keys);
+    const Tensor p = scores(range, query, key, form).sub(of(logarithm, -2, range)).exp();
     if (wants_value) {
-      add(of_value, by_rows(drop(factor(p, value, form), own_kept), cotangent, form.batch), cut);
+      add(of_value, by_rows(drop(factor(p, value, form), own), cotangent, form.batch));
     }
     if (!wants_query && !wants_key) return {};
     const Tensor of_kept_weights = by_width(cotangent, of(value, -2, keys), form.batch);
-    const Tensor of_weights = times(drop(of_kept_weights, own_kept), of_kept(form));
+    const Tensor of_weights = times(drop(of_kept_weights, own), of_kept(form));
     const Tensor of_scores = factor(p.mul(of_weights.sub(of(of_row, -2, range))), query, form);
-    if (wants_key) add(of_key, by_rows(of_scores, queries, form.batch), cut);
-    return wants_query ? by_keys(of_scores, own, form.batch) : Tensor();
+    if (wants_key) add(of_key, by_rows(of_scores, of(query, -2, range), form.batch));
+    return wants_query ? by_keys(of_scores, of(key, -2, keys), form.batch) : Tensor();
   }
 
-  // The first keys that are cut come after all keys so far, and the others are all of these.
-  static void add(Tensor& total, const Tensor& found, bool cut) {
-    if (cut && total.defined()) {
-      total = at::cat({total, found}, -2);
-    } else {
-      total = sum(total, found);
-    }
+ private:
+  // No slice has fewer keys than the one before it.
+  static void add(Tensor& total, const Tensor& found) {
+    total = total.defined() ? for_keys(total, found.size(-2)).add(found) : found;
   }
 };
-
-// `t`, a sum for each of the first keys, with zeros for the keys that come after all queries.
-Tensor for_all_keys(const Tensor& t, const Tensor& key) {
-  const int64_t more = key.size(-2) - t.size(-2);
-  return more == 0 ? t : at::constant_pad_nd(t, {0, 0, 0, more});
-}
 
 // As Attention, of native_attention.cpp, is to autograd.
 class Sliced final : public torch::autograd::Function<Sliced> {
@@ -250,11 +219,11 @@ class Sliced final : public torch::autograd::Function<Sliced> {
     variable_list results(4);
     if (pass.wants_query) results[0] = times(at::cat(of_query, -2), form.scale);
     if (pass.wants_key) {
-      results[1] = times(for_all_keys(pass.of_key, key).sum_to_size(key.sizes()), form.scale);
+      results[1] = times(for_keys(pass.of_key, key.size(-2)).sum_to_size(key.sizes()), form.scale);
     }
     if (pass.wants_value) {
       results[2] =
-          times(for_all_keys(pass.of_value, value).sum_to_size(value.sizes()), of_kept(form));
+          times(for_keys(pass.of_value, value.size(-2)).sum_to_size(value.sizes()), of_kept(form));
     }
     return results;
   }

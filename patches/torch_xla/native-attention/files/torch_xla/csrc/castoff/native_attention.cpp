@@ -102,7 +102,7 @@ Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tenso
       times(by_width(query, expanded(key, query, form.batch), form.batch), form.scale);
   Tensor scores = as_scores(products, form);
   if (form.causal) {
-    scores = without_later(scores, scores.size(-2), scores.size(-1));
+    scores = without_later(scores);
   } else if (mask) {
     scores =
         mask->scalar_type() == at::kBool ? at::where(*mask, scores, -kInfinity) : scores.add(*mask);
