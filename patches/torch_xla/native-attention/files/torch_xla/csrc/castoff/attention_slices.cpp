@@ -82,7 +82,7 @@ std::vector<Tensor> behind_barrier(const std::vector<Tensor>& tensors) {
 }
 
 // Of some queries and the keys up to them. A mask for the last of these keys alone would need two
-// products for one, for which the compiler takes twice as long.
+// products for one: more to compile, and more temporary memory.
 Tensor scores(const Range& queries, const Tensor& query, const Tensor& key, const Form& form) {
   const Range keys = keys_for(queries, key);
   const Tensor all =
