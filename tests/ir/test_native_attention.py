@@ -573,8 +573,8 @@ def test_slices_of_some_operands(tpu):
     assert "2054,2054" not in " ".join(sizes_of_dots(*itertools.chain(*found)))
     torch_xla.sync()
     exact = oracle(causal, cpu, None, grad)[1:]
-    for wanted, gradients in zip(chosen, found, strict=True):
-        for i, t in zip(wanted, gradients, strict=True):
+    for wanted, own in zip(chosen, found, strict=True):
+        for i, t in zip(wanted, own, strict=True):
             torch.testing.assert_close(t.cpu().double(), exact[i], rtol=2e-2, atol=2e-2)
 
 
