@@ -1,7 +1,9 @@
 """Attention of bfloat16 and float16 tensors from products of these: patches/torch_xla/native-attention."""
 
+import functools
 import itertools
 import os
+import re
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -266,6 +268,7 @@ def by_torch(q, k, v, mask, is_causal=False, scale=None, enable_gqa=False):
 
 
 def errors(found, exact):
+    torch_xla.sync()  # one program for all
     return [(a.cpu().double() - b).abs().mean().item() for a, b in zip(found, exact, strict=True)]
 
 
@@ -440,6 +443,7 @@ def with_dropout(attend, cpu, grad):
     torch_xla.manual_seed(5)
     result = attend(*leaves)
     result.backward(grad.to(DEVICE))
+    torch_xla.sync()  # one program for all
     return [t.cpu().double() for t in (result, *(t.grad for t in leaves))]
 
 
@@ -472,6 +476,183 @@ def test_dropout_under_gradients_of_gradients():
     (of_value,) = torch.autograd.grad(result, v, ones, create_graph=True)
     (back,) = torch.autograd.grad(of_value, ones, v.detach())
     torch.testing.assert_close(back.cpu(), result.detach().cpu(), rtol=2e-2, atol=2e-2)
+
+
+# ---- on a TPU: in slices of queries, and groups of heads with a dimension of their own
+
+LONG, LONGER = (1, 1, 2054, 8), (1, 1, 2200, 8)
+IN_SLICES = {  # each form's program takes seconds to compile
+    "3-d": (LONG[1:], LONG[1:], LONG[1:], {}),
+    "more keys, exact scale": (LONG, LONGER, LONGER, {"scale": 1.0}),
+    "more queries, scale": (LONGER, LONG, LONG, {"scale": 0.3}),
+    "grouped, float16": ((1, 2, *LONG[2:]), LONG, LONG, {"enable_gqa": True, "dtype": f16}),
+    "one key for the batch, value of another width": ((2, *LONG[1:]), LONG, (*LONG[1:3], 5), {}),
+}
+
+
+def sizes_of_dots(*tensors):
+    """Of the results of all products in the pending HLO."""
+    return re.findall(r" = \w+\[([\d,]*)\]\S* dot\(", hlo(*tensors))
+
+
+def causal(q, k, v, mask, **options):
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=True, **options)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", IN_SLICES.values(), ids=IN_SLICES.keys())
+def test_slices_are_as_exact_as_the_whole(tpu, form):
+    """By mean error against float64, of the form that other devices have: with weights of the same kind."""
+    q, k, v, options = form
+    dtype = options.get("dtype", bf16)
+    options = {name: value for name, value in options.items() if name != "dtype"}
+    cpu, _ = operands(q, k, v, dtype=dtype)
+    grad = random(*q[:-1], v[-1], dtype=dtype, seed=3)
+    attend = functools.partial(causal, **options)
+    exact = oracle(attend, cpu, None, grad)
+    ours = computed(attend, cpu, None, grad)
+    assert not any(f"{q[-2]},{k[-2]}" in size for size in sizes_of_dots(*ours))
+    # What a TPU rounds, the whole form here rounds when it is asked to.
+    rounds = dtype == bf16 and options.get("scale") != 1
+    found = errors(ours, exact)
+    tpu(False)
+    experimental.narrow_attention(rounds)
+    try:
+        whole = computed(attend, cpu, None, grad)
+        assert any(f"{q[-2]},{k[-2]}" in size or "4108,2054" in size for size in sizes_of_dots(*whole))
+        limits = [1.05 * error + 1e-7 for error in errors(whole, exact)]
+    finally:
+        experimental.narrow_attention("auto")
+    assert all(error <= limit for error, limit in zip(found, limits, strict=True)), (found, limits)
+
+
+@fails_on_stock
+def test_short_sequences_are_whole(tpu):
+    _, leaves = operands(*((1, 1, 2047, 8),) * 3, grad=False)
+    assert sizes_of_dots(causal(*leaves, None))[0] == "1,1,2047,2047"
+
+
+@fails_on_stock
+def test_slices_compute_no_scores_of_later_keys(tpu):
+    """Each is multiplied with the keys up to its last one; the backward pass has them again."""
+    _, leaves = operands(*((1, 1, 2048, 8),) * 3)
+    scores = [f"1,1,512,{keys}" for keys in (512, 1024, 1536, 2048)]
+    result = causal(*leaves, None)
+    assert [size for size in sizes_of_dots(result) if not size.endswith(",8")] == scores
+    result.backward(random(1, 1, 2048, 8, seed=3).to(DEVICE))
+    found = sizes_of_dots(result, *(t.grad for t in leaves))
+    assert sorted(size for size in found if size in scores) == sorted(scores * 3)
+    assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == 1
+
+
+@fails_on_stock
+def test_dropout_in_slices_drops_what_stock_drops(tpu):
+    cpu, _ = operands(LONG, LONG, LONG)
+    grad = random(*LONG, seed=3)
+
+    def stock(q, k, v):
+        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3, True)[0]
+
+    def ours(q, k, v):
+        return causal(q, k, v, None, dropout_p=0.3)
+
+    for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+def test_slices_of_some_operands(tpu):
+    cpu, leaves = operands(LONG, LONG, LONG)
+    grad = random(*LONG, seed=3)
+    result = causal(*leaves, None)
+    chosen = [(0,), (1,), (2,), (0, 2), (1, 2)]
+    found = [
+        torch.autograd.grad(result, [leaves[i] for i in wanted], grad.to(DEVICE), retain_graph=True)
+        for wanted in chosen
+    ]
+    assert "2054,2054" not in " ".join(sizes_of_dots(*itertools.chain(*found)))
+    torch_xla.sync()
+    exact = oracle(causal, cpu, None, grad)[1:]
+    for wanted, own in zip(chosen, found, strict=True):
+        for i, t in zip(wanted, own, strict=True):
+            torch.testing.assert_close(t.cpu().double(), exact[i], rtol=2e-2, atol=2e-2)
+
+
+@fails_on_stock
+def test_gradients_of_gradients_of_slices(tpu):
+    """All weights at once, as for fewer tokens."""
+    cpu, leaves = operands(*((1, 1, 2048, 4),) * 3)
+    grad = random(1, 1, 2048, 4, seed=3)
+
+    def second(attend, leaves, grad):
+        first = torch.autograd.grad(attend(*leaves, None, is_causal=True), leaves, grad, create_graph=True)
+        return torch.autograd.grad(sum(t.float().square().sum() for t in first), leaves)
+
+    assert "2048,2048" not in " ".join(sizes_of_dots(causal(*leaves, None)))
+    found = second(F.scaled_dot_product_attention, leaves, grad.to(DEVICE))
+    torch_xla.sync()
+    exact = second(by_torch, [t.double().requires_grad_() for t in cpu], grad.double())
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.cpu().double(), b.double(), rtol=5e-2, atol=5e-2 * b.abs().max().item())
+
+
+@fails_on_stock
+def test_slices_without_autograd(tpu):
+    _, leaves = operands(LONG, LONG, LONG)
+    results = [causal(*leaves, None).detach()]
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            results.append(causal(*leaves, None))
+    assert "2054,2054" not in " ".join(sizes_of_dots(*results))
+    torch_xla.sync()
+    expected, *others = (t.cpu() for t in results)
+    assert all(torch.equal(t, expected) for t in others)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("how", ["checkpoint", pytest.param("compile", marks=pytest.mark.slow)])
+def test_slices_where_they_are_called(tpu, how):
+    cpu, leaves = operands(LONG, LONG, LONG)
+    grad = random(*LONG, seed=3)
+    expected = computed(causal, cpu, None, grad)
+    assert "2054,2054" not in " ".join(sizes_of_dots(*expected))
+    if how == "checkpoint":
+        result = torch.utils.checkpoint.checkpoint(causal, *leaves, None, use_reentrant=False)
+    else:
+        result = torch.compile(causal, backend="openxla")(*leaves, None)
+    result.backward(grad.to(DEVICE))
+    torch_xla.sync()
+    found = [result.detach(), *(t.grad for t in leaves)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-2, atol=1e-2)
+
+
+GROUPED = {
+    "plain": (HALF, None, {}),
+    "one head": (ONE, None, {"is_causal": True}),
+    "mask of a matrix": (HALF, LOWER, {}),
+    "mask of keys": (ONE, SOME_KEYS, {}),
+    "bias of each head": (HALF, BIAS, {}),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", GROUPED.values(), ids=GROUPED.keys())
+def test_grouped_heads_have_a_dimension_on_a_tpu(tpu, form):
+    """Their scores have five dimensions, and a mask is broadcast to these."""
+    key, mask, options = form
+    cpu, _ = operands(Q, key, key)
+    grad = random(*Q, seed=3)
+
+    def attend(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True, scale=0.3, **options)
+
+    exact = oracle(attend, cpu, mask, grad)
+    ours = computed(attend, cpu, mask, grad)
+    assert f"2,{key[1]},{Q[1] // key[1]},{T},{S}" in sizes_of_dots(*ours)
+    torch_xla.sync()
+    for found, wanted in zip(ours, exact, strict=True):
+        torch.testing.assert_close(found.cpu().double(), wanted, rtol=2e-2, atol=2e-2 * wanted.abs().max().item())
 
 
 # ---- what stays as in stock

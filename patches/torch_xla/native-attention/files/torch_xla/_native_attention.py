@@ -17,8 +17,9 @@ from torch import _castoff as _torch_castoff
 
 __all__ = ["install", "is_narrow_attention", "narrow_attention"]
 
-#: The library, once the kernels are in place.
+#: The library, once the kernels are in place, and the registrations of those in Python.
 _native: ctypes.PyDLL | None = None
+_registrations: list[torch.library.Library] = []
 
 #: What the C++ knows the choices as.
 _CHOICES = {"auto": 0, False: 1, True: 2}
@@ -96,6 +97,15 @@ def _set_precision(precision: str) -> None:
     _change(_native.castoff_native_attention_default_precision, precision == "default")
 
 
+def _optimization_barrier(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors, which XLA computes nothing across: neither is anything after it found before it."""
+    from torch_xla import _XLAC
+
+    same = [torch.ops.aten.detach_copy(t) for t in tensors]
+    _XLAC._xla_optimization_barrier_(same)
+    return same
+
+
 def install() -> None:
     """Put the kernels in place, once; not without matmul-out-dtype, whose product they use."""
     global _native
@@ -104,6 +114,10 @@ def install() -> None:
     if _native is not None or not _torch_castoff.enabled("matmul-out-dtype"):
         return
     _castoff.install_kernels("native-attention")
+    kernels = torch.library.Library("castoff", "IMPL")
+    kernels.impl("optimization_barrier", _castoff.untraced(_optimization_barrier), "XLA")
+    kernels.impl("optimization_barrier", lambda tensors: [torch.empty_like(t) for t in tensors], "Meta")
+    _registrations.append(kernels)
     library = _castoff.library()
     for setter in ("choose", "trace_for_tpu", "default_precision"):
         getattr(library, f"castoff_native_attention_{setter}").argtypes = [ctypes.c_int]

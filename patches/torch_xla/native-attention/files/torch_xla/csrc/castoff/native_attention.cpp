@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/dot_general.h"
+#include "torch_xla/csrc/castoff/attention_formula.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/target.h"
 
@@ -40,15 +40,9 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+using namespace attention;  // NOLINT(google-build-using-namespace)
 
 // ---- which weights
-
-// What the softmax of the scores is: float32 (kWide); float32 that is rounded to the operands'
-// dtype for its products, and its gradient alike (kRounded); or of that dtype from the start, which
-// takes half the memory (kNarrow).
-enum class Weights : int64_t { kWide, kRounded, kNarrow };
 
 // What the process asks for. kAuto: kRounded where torch's formula would round no less.
 enum class Choice : int { kAuto, kWide, kNarrow };
@@ -86,46 +80,11 @@ Weights weights_of(ScalarType dtype, double scale) {
 
 // ---- the formula
 
-// What is no tensor in a call. `sizes` are those of the scores, one for each query and key of each
-// head; queries of several heads that share a key are rows of one matrix in the products.
-struct Form {
-  double scale;
-  double dropout;
-  bool causal;
-  Weights kind;
-  std::vector<int64_t> sizes;
-};
-
-// The product over a dimension of each of two tensors that have all but the last two in common.
-Tensor product(const Tensor& lhs, int64_t lhs_dim, const Tensor& rhs, int64_t rhs_dim) {
-  std::vector<int64_t> batch(lhs.dim() - 2);
-  std::iota(batch.begin(), batch.end(), 0);
-  return dot_general(lhs, rhs, {lhs.dim() + lhs_dim}, {rhs.dim() + rhs_dim}, batch,
-                     ScalarType::Float);
-}
-
-// `t`, the key or the value, for each batch of the query.
-Tensor expanded(const Tensor& t, const Tensor& query) {
-  std::vector<int64_t> sizes = query.sizes().vec();
-  sizes.end()[-2] = t.size(-2);
-  sizes.end()[-1] = t.size(-1);
-  return t.sizes() == IntArrayRef(sizes) ? t : t.expand(sizes);
-}
-
-// The sums over each row of the products of the elements of two matrices, in float32.
-Tensor row_sums(const Tensor& lhs, const Tensor& rhs) {
-  std::vector<int64_t> batch(lhs.dim() - 1);
-  std::iota(batch.begin(), batch.end(), 0);
-  return dot_general(lhs, rhs, {lhs.dim() - 1}, {lhs.dim() - 1}, batch, ScalarType::Float)
-      .unsqueeze(-1);
-}
-
-Tensor times(const Tensor& t, double factor) {
-  return factor == 1 ? t : t.mul(factor);
-}
-
-Tensor viewed(const Tensor& t, IntArrayRef sizes) {
-  return t.sizes() == sizes ? t : t.view(sizes);
+// Products as the mask sees them. Those of a query with a dimension for the queries that share a
+// key have as many dimensions as their mask.
+Tensor as_scores(const Tensor& products, const Form& form) {
+  const bool is_grouped = products.dim() > static_cast<int64_t>(form.sizes.size());
+  return is_grouped ? products : viewed(products, form.sizes);
 }
 
 // Softmax with zeros where a mask leaves a query no key. Both bounds change nothing else, as the
@@ -139,12 +98,11 @@ Tensor masked_softmax(const Tensor& scores) {
 
 Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
                const Form& form) {
-  const Tensor products = times(product(query, -1, expanded(key, query), -1), form.scale);
-  Tensor scores = viewed(products, form.sizes);
+  const Tensor products =
+      times(by_width(query, expanded(key, query, form.batch), form.batch), form.scale);
+  Tensor scores = as_scores(products, form);
   if (form.causal) {
-    const IntArrayRef matrix = IntArrayRef(form.sizes).slice(form.sizes.size() - 2);
-    const Tensor earlier = at::ones(matrix, query.options().dtype(at::kBool)).tril();
-    scores = at::where(earlier, scores, -kInfinity);
+    scores = without_later(scores);
   } else if (mask) {
     scores =
         mask->scalar_type() == at::kBool ? at::where(*mask, scores, -kInfinity) : scores.add(*mask);
@@ -154,28 +112,57 @@ Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tenso
   return form.kind == Weights::kNarrow ? p.to(query.scalar_type()) : p;
 }
 
-// The weights, or their gradient, as the products take them.
-Tensor factor(const Tensor& t, const Tensor& operand, const Form& form) {
-  return form.kind == Weights::kWide ? t : t.to(operand.scalar_type());
-}
-
-// Which weights dropout keeps, drawn as torch draws them, in float32.
-std::optional<Tensor> draw_kept(const Tensor& weights, const Form& form) {
-  if (form.dropout == 0) return std::nullopt;
-  const Tensor drawn = at::empty(form.sizes, weights.options().dtype(at::kFloat));
-  return viewed(drawn.bernoulli_(1 - form.dropout).ne(0), weights.sizes());
-}
-
-// The rest of dropout, a factor, is cheaper where there are fewer numbers.
-double of_kept(const Form& form) {
-  return 1 / (1 - form.dropout);
-}
-
-Tensor drop(const Tensor& t, const std::optional<Tensor>& kept) {
-  return kept ? at::where(*kept, t, 0.0) : t;
-}
-
 // ---- autograd
+
+std::optional<Tensor> optional(const Tensor& t) {
+  return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
+}
+
+}  // namespace
+
+namespace attention {
+
+variable_list whole_gradients(AutogradContext* ctx, const Saved& saved, const Tensor& grad,
+                              const Form& form) {
+  const auto& [query, key, value, weights_before, result, mask, kept] = saved;
+  // With create_graph the weights are computed again, from operators that differentiate.
+  const bool again = at::GradMode::is_enabled();
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
+  if (!again) below_autograd.emplace();
+  const Tensor p = again ? weights(query, key, mask, form) : weights_before;
+  const Tensor taken = factor(p, value, form);
+
+  variable_list results(5);
+  if (ctx->needs_input_grad(2)) {
+    const Tensor of_value = by_rows(drop(taken, kept), grad, form.batch);
+    results[2] = times(of_value.sum_to_size(value.sizes()), of_kept(form));
+  }
+  const bool of_mask = mask && ctx->needs_input_grad(3);
+  if (!of_mask && !ctx->needs_input_grad(0) && !ctx->needs_input_grad(1)) return results;
+
+  const Tensor of_kept_weights = by_width(grad, expanded(value, query, form.batch), form.batch);
+  const Tensor of_weights = times(drop(of_kept_weights, kept), of_kept(form));
+  // What softmax takes off all of a row is the sum of p * of_weights over it, which is also that
+  // of grad * result: a sum of fewer numbers, and known before the weights' gradients are.
+  const Tensor of_row =
+      again ? p.mul(of_weights).sum({-1}, /*keepdim=*/true) : row_sums(result, grad);
+  Tensor of_scores = p.mul(of_weights.sub(of_row));
+  if (of_mask) results[3] = as_scores(of_scores, form).sum_to_size(mask->sizes());
+  of_scores = factor(of_scores, query, form);
+  if (ctx->needs_input_grad(0)) {
+    const Tensor of_query = by_keys(of_scores, expanded(key, query, form.batch), form.batch);
+    results[0] = times(of_query, form.scale);
+  }
+  if (ctx->needs_input_grad(1)) {
+    const Tensor of_key = by_rows(of_scores, query, form.batch);
+    results[1] = times(of_key.sum_to_size(key.sizes()), form.scale);
+  }
+  return results;
+}
+
+}  // namespace attention
+
+namespace {
 
 // Everything that changes another tensor's dtype in between is exact, but for what form.kind asks
 // for. The gradients are float32: the engine rounds them once, or not at all for a leaf whose
@@ -188,70 +175,25 @@ class Attention final : public torch::autograd::Function<Attention> {
                         const Tensor& value, const std::optional<Tensor>& mask, const Form& form) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Tensor p = weights(query, key, mask, form);
-    const std::optional<Tensor> kept = draw_kept(p, form);
+    const std::optional<Tensor> kept = draw_kept(p, p.sizes(), form);
     const Tensor taken = drop(factor(p, value, form), kept);
-    const Tensor wide = times(product(taken, -1, expanded(value, query), -2), of_kept(form));
+    const Tensor of_value = by_keys(taken, expanded(value, query, form.batch), form.batch);
+    const Tensor wide = times(of_value, of_kept(form));
     const Tensor narrow = wide.to(query.scalar_type());
     // Not the result itself, which the program may write to.
     const Tensor result =
         form.kind == Weights::kNarrow ? at::_ops::detach_copy::call(narrow) : wide;
     ctx->save_for_backward(
         {query, key, value, p, result, mask.value_or(Tensor()), kept.value_or(Tensor())});
-    auto& data = ctx->saved_data;
-    data["scale"] = form.scale;
-    data["dropout"] = form.dropout;
-    data["causal"] = form.causal;
-    data["kind"] = static_cast<int64_t>(form.kind);
-    data["sizes"] = form.sizes;
+    save(ctx, form);
     return narrow;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const Tensor &query = saved[0], &key = saved[1], &value = saved[2], &result = saved[4];
-    const auto mask = optional(saved[5]), kept = optional(saved[6]);
-    auto& data = ctx->saved_data;
-    const Form form{data["scale"].toDouble(), data["dropout"].toDouble(), data["causal"].toBool(),
-                    static_cast<Weights>(data["kind"].toInt()), data["sizes"].toIntVector()};
-    const Tensor& grad = grads[0];
-
-    // With create_graph the weights are computed again, from operators that differentiate.
-    const bool again = at::GradMode::is_enabled();
-    std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
-    if (!again) below_autograd.emplace();
-    const Tensor p = again ? weights(query, key, mask, form) : saved[3];
-    const Tensor taken = factor(p, value, form);
-
-    variable_list results(5);
-    if (ctx->needs_input_grad(2)) {
-      const Tensor of_value = product(drop(taken, kept), -2, grad, -2);
-      results[2] = times(of_value.sum_to_size(value.sizes()), of_kept(form));
-    }
-    const bool of_mask = mask && ctx->needs_input_grad(3);
-    if (!of_mask && !ctx->needs_input_grad(0) && !ctx->needs_input_grad(1)) return results;
-
-    const Tensor of_kept_weights = product(grad, -1, expanded(value, query), -1);
-    const Tensor of_weights = times(drop(of_kept_weights, kept), of_kept(form));
-    // What softmax takes off all of a row is the sum of p * of_weights over it, which is also that
-    // of grad * result: a sum of fewer numbers, and known before the weights' gradients are.
-    const Tensor of_row =
-        again ? p.mul(of_weights).sum({-1}, /*keepdim=*/true) : row_sums(result, grad);
-    Tensor of_scores = p.mul(of_weights.sub(of_row));
-    if (of_mask) results[3] = viewed(of_scores, form.sizes).sum_to_size(mask->sizes());
-    of_scores = factor(of_scores, query, form);
-    if (ctx->needs_input_grad(0)) {
-      results[0] = times(product(of_scores, -1, expanded(key, query), -2), form.scale);
-    }
-    if (ctx->needs_input_grad(1)) {
-      const Tensor of_key = product(of_scores, -2, query, -2);
-      results[1] = times(of_key.sum_to_size(key.sizes()), form.scale);
-    }
-    return results;
-  }
-
- private:
-  static std::optional<Tensor> optional(const Tensor& t) {
-    return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
+    const Saved tensors{saved[0], saved[1],           saved[2],          saved[3],
+                        saved[4], optional(saved[5]), optional(saved[6])};
+    return whole_gradients(ctx, tensors, grads[0], saved_form(ctx));
   }
 };
 
@@ -287,6 +229,34 @@ int64_t group(const Tensor& query, const Tensor& t, bool enable_gqa) {
   return (enable_gqa || own == 1) && heads % own == 0 ? heads / own : 1;
 }
 
+// The sizes of a query, `shared` of whose heads have a key and a value in common. On a TPU they get
+// a dimension of their own. Rows of one matrix, as elsewhere, would have their mask made in memory.
+std::vector<int64_t> grouped(IntArrayRef sizes, int64_t shared) {
+  std::vector<int64_t> found = sizes.vec();
+  found.end()[-3] /= shared;
+  if (is_for_tpu()) {
+    found.insert(found.end() - 2, shared);
+  } else {
+    found.end()[-2] *= shared;
+  }
+  return found;
+}
+
+// A mask of scores that have such a dimension.
+Tensor grouped(const Tensor& mask, int64_t shared) {
+  if (mask.dim() < 3) return mask;
+  return mask.size(-3) == 1 ? mask.unsqueeze(-3)
+                            : mask.unflatten(-3, {mask.size(-3) / shared, shared});
+}
+
+// Whether the key, or the value, has all batches of a query of these sizes, or one for them.
+bool reaches(const Tensor& t, IntArrayRef query, int64_t batch) {
+  std::vector<int64_t> sizes = query.slice(0, batch).vec();
+  sizes.push_back(t.size(-2));
+  sizes.push_back(t.size(-1));
+  return at::is_expandable_to(t.sizes(), sizes);
+}
+
 std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                 const std::optional<Tensor>& mask, double dropout, bool causal,
                                 std::optional<double> scale, bool enable_gqa) {
@@ -304,25 +274,20 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  Form form{by, dropout, causal, weights_of(dtype, by), query.sizes().vec()};
+  Form form{by, dropout, causal, weights_of(dtype, by), query.dim() - 2, query.sizes().vec()};
   form.sizes.back() = key.size(-2);
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
 
-  std::vector<int64_t> rows = query.sizes().vec();
-  if (shared > 1) {
-    rows[rows.size() - 3] /= shared;
-    rows[rows.size() - 2] *= shared;
-  }
-  const auto reaches_all_rows = [&](const Tensor& t) {
-    std::vector<int64_t> sizes = rows;
-    sizes.end()[-2] = t.size(-2);
-    sizes.end()[-1] = t.size(-1);
-    return at::is_expandable_to(t.sizes(), sizes);
-  };
-  if (!reaches_all_rows(key) || !reaches_all_rows(value)) return std::nullopt;
-  const Tensor result =
-      Attention::apply(shared > 1 ? query.reshape(rows) : query, key, value, mask, form);
+  const std::vector<int64_t> rows =
+      shared > 1 ? grouped(query.sizes(), shared) : query.sizes().vec();
+  if (!reaches(key, rows, form.batch) || !reaches(value, rows, form.batch)) return std::nullopt;
+  const Tensor taken = shared > 1 ? query.reshape(rows) : query;
+  const std::optional<Tensor> seen =
+      mask && taken.dim() > query.dim() ? grouped(*mask, shared) : mask;
+  const Tensor result = is_in_slices(taken, key, form)
+                            ? in_slices(taken, key, value, form)
+                            : Attention::apply(taken, key, value, seen, form);
   std::vector<int64_t> sizes = query.sizes().vec();
   sizes.back() = value.size(-1);
   return shared > 1 ? result.view(sizes) : result;
@@ -355,6 +320,8 @@ void install_on() {
 
 void install() {
   const QuietOverride quiet;
+  library(torch::Library::FRAGMENT, "castoff", std::nullopt)
+      .def("optimization_barrier(Tensor[] tensors) -> Tensor[]");
   install_on<DispatchKey::AutogradXLA>();
   install_on<DispatchKey::Functionalize>();
   install_on<DispatchKey::XLA>();
