@@ -31,8 +31,8 @@ constexpr int64_t kLeastTokens = 2048;
 // With one slice.
 constexpr int64_t kLeastSharded = 4096;
 // The compiler takes as long for each slice, whatever its size.
-constexpr int64_t kMostSlices = 8;
-constexpr int64_t kLeastSlice = 512;
+constexpr int64_t kMostSlices = 4;
+constexpr int64_t kLeastSlice = 1024;
 // The lanes of a TPU.
 constexpr int64_t kMultiple = 128;
 

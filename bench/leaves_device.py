@@ -1,0 +1,105 @@
+"""Operators that leave the device, on stock wheels and on castoff's, over torch's own samples.
+
+--write runs tests/operators/leaves_device.py in both environments, and writes bench/measured/leaves_device.json and the
+table of docs/on-device.md. --check runs one part of the operators on castoff's wheels, another one each day
+(tests/slices.py), and fails where one leaves the device that did not when it was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from before_after import replaced
+from compact_json import dumps
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from slices import slice_of_day  # noqa: E402
+
+WORKER = ROOT / "tests" / "operators" / "leaves_device.py"
+MEASURED = ROOT / "bench" / "measured" / "leaves_device.json"
+DOCUMENT = ROOT / "docs" / "on-device.md"
+BEGIN = "<!-- leaves device: made by bench/leaves_device.py --write -->\n"
+END = "<!-- leaves device: end -->"
+PARTS = 12
+
+Census = dict[str, dict[str, Any]]
+
+
+def census(python: Path, names: Sequence[str] = ()) -> Census:
+    """What each operator of torch's samples hands to the CPU, in an environment."""
+    environment = {**os.environ, "PJRT_DEVICE": "CPU"}
+    done = subprocess.run([python, WORKER, *names], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{WORKER.name} failed, see above")
+    found: Census = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def leaving(found: Census, phase: str) -> set[str]:
+    return {name for name, row in found.items() if phase in row}
+
+
+def handed(found: Census) -> set[str]:
+    return {op for row in found.values() for phase in ("forward", "backward") for op in row.get(phase, ())}
+
+
+def table(record: dict[str, Census]) -> str:
+    both = [record["stock"], record["castoff"]]
+    rows = {
+        "operators that leave it in the forward pass": [len(leaving(found, "forward")) for found in both],
+        "in the backward pass": [len(leaving(found, "backward")) for found in both],
+        "operators of aten that are handed to the CPU": [len(handed(found)) for found in both],
+    }
+    text = f"\nOf {len(both[1])} operators of torch's own samples:\n\n| | stock | castoff |\n|---|---|---|\n"
+    text += "".join(f"| {name} | {stock} | {castoff} |\n" for name, (stock, castoff) in rows.items())
+    return text + f"\nLeft on castoff: {', '.join(f'`{op}`' for op in sorted(handed(both[1])))}.\n\n"
+
+
+def problems(record: Census, found: Census) -> list[str]:
+    """What leaves the device and did not when it was recorded."""
+    return [
+        f"{name}, {phase}: {op} leaves the device, and is not recorded; --write records it"
+        for name, row in found.items()
+        for phase in ("forward", "backward")
+        for op in row.get(phase, ())
+        if op not in record.get(name, {}).get(phase, ())
+    ]
+
+
+def main(
+    *,
+    patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    stock: Annotated[Path | None, typer.Option(help="The same with stock wheels, for --write.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write the record and the page.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the day's operators with the record.")] = False,
+) -> None:
+    """.venv/bin/python bench/leaves_device.py --stock STOCK/bin/python --patched PATCHED/bin/python --write
+
+    Show which operators torch_xla hands to the CPU.
+    """
+    record: dict[str, Census] = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    if check:
+        found = census(patched, slice_of_day(sorted(record["castoff"]), parts=PARTS))
+        faults = problems(record["castoff"], found)
+        print("\n".join(faults) or f"{len(found)} operators: none leaves the device that did not before")
+        raise SystemExit(1 if faults else 0)
+    if stock is None:
+        raise SystemExit("expected --stock, found none; give the Python of an environment with stock wheels")
+    record = {"castoff": census(patched), "stock": census(stock)}
+    print(table(record))
+    if write:
+        MEASURED.write_text(dumps(record), encoding="utf-8")
+        text = DOCUMENT.read_text(encoding="utf-8")
+        DOCUMENT.write_text(replaced(text, BEGIN, END, BEGIN + table(record) + END), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
