@@ -5,7 +5,8 @@ is the processor time of the process from the first operator to the call of `tor
 executed, and that of the main thread within the call: what the host does before the device can start. The smallest of
 the steps of a process counts; processes of the two environments take turns, and of each the smallest counts.
 
---check measures the models of the day, and fails where one takes more than LIMIT times stock's.
+--check measures the models of the day, and fails where one takes more than LIMIT times stock's. --write puts the table
+into docs/speed.md and its sentence into README.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from statistics import median
 from typing import Annotated
 
 import typer
+from before_after import replaced
 from side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,18 +48,29 @@ def measured(name: str, stock: Path, patched: Path) -> tuple[float, float]:
     return min(costs[0]), min(costs[1])
 
 
-def table(rows: dict[str, tuple[float, float]]) -> str:
+def sentence(rows: dict[str, tuple[float, float]]) -> str:
     ratios = {name: ours / theirs for name, (theirs, ours) in rows.items()}
     worst = max(ratios, key=lambda name: ratios[name])
+    return (
+        f"Tracing a training step of {len(rows)} real models with AdamW takes {median(ratios.values()):.2f} of stock's "
+        f"time on the host in the median, and {ratios[worst]:.2f} in the worst case ({worst.split('/')[1]})"
+    )
+
+
+def table(rows: dict[str, tuple[float, float]]) -> str:
     lines = [
-        f"Of {len(rows)} models, the median is {median(ratios.values()):.2f} of stock's time, the worst "
-        f"{ratios[worst]:.2f} ({worst.split('/')[1]}).",
+        f"{sentence(rows)}.",
         "",
         "| model | stock, ms | castoff, ms | of stock's |",
         "|---|--:|--:|--:|",
-        *(f"| {name} | {rows[name][0]:.1f} | {rows[name][1]:.1f} | {ratios[name]:.2f} |" for name in sorted(rows)),
+        *(f"| {name} | {old:.1f} | {new:.1f} | {new / old:.2f} |" for name, (old, new) in sorted(rows.items())),
     ]
     return "\n".join(lines)
+
+
+def put(page: Path, text: str) -> None:
+    begin, end = "<!-- tracing: made by bench/model_tracing.py --write -->\n", "<!-- tracing: end -->"
+    page.write_text(replaced(page.read_text(encoding="utf-8"), begin, end, begin + text + "\n" + end), encoding="utf-8")
 
 
 def main(
@@ -67,6 +80,7 @@ def main(
     check: Annotated[
         bool, typer.Option("--check", help="Measure the models of the day, and fail above the limit.")
     ] = False,
+    write: Annotated[bool, typer.Option("--write", help="Put the result into README.md and docs/speed.md.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Measure this model; may be repeated.")] = None,
 ) -> None:
     """.venv/bin/python bench/model_tracing.py --stock STOCK/bin/python --patched PATCHED/bin/python --check
@@ -76,6 +90,13 @@ def main(
     names = only or (slice_of_day(MODELS, PARTS) if check else MODELS)
     rows = {name: measured(name, stock, patched) for name in names}
     print(table(rows))
+    if write:
+        put(
+            ROOT / "README.md",
+            f"**What it costs:** less than stock on the host. {sentence(rows)} ([docs/speed.md]"
+            "(docs/speed.md#host-time)). The IR and HLO of a step in which no topic is used are stock's.",
+        )
+        put(ROOT / "docs" / "speed.md", f"\n{table(rows)}\n")
     dearer = [
         f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs
     ]

@@ -1,8 +1,9 @@
 """What attention of bfloat16 tensors costs on a TPU: stock, castoff, and castoff with narrow weights.
 
-Forward and backward of 4 × 8 heads of 1024 × 64, for several forms of the call, of one also the forward alone; and
-those of one pre-norm transformer layer (batch 4, 1024 tokens, width 1024, 16 heads, exact GELU). Traced on CPU-XLA and
-compiled by the pin's own libtpu; no TPU is needed. --write puts what is found into bench/measured/tpu_attention.json.
+Forward and backward of 4 × 8 heads of 1024 × 64, for several forms of the call, of one also the forward alone; of 16
+causal heads of 128 and 2,048 or 4,096 tokens, which castoff computes in slices; and those of one pre-norm transformer
+layer (batch 4, 1024 tokens, width 1024, 16 heads, exact GELU). Traced on CPU-XLA and compiled by the pin's own libtpu;
+no TPU is needed. --write puts what is found into bench/measured/tpu_attention.json.
 What takes more than stock is named at the end; exit status 1 if that is so with narrow weights.
 """
 
@@ -74,6 +75,13 @@ for name, options in forms.items():
         write(name + ", forward", [result])
     result.backward(grad)
     write(name + ", forward and backward", [result, *(t.grad for t in leaves)])
+for tokens in (2048, 4096):
+    leaves = [data(1, 16, tokens, 128).requires_grad_() for _ in range(3)]
+    grad = data(1, 16, tokens, 128)
+    torch_xla.sync()
+    result = F.scaled_dot_product_attention(*leaves, is_causal=True)
+    result.backward(grad)
+    write(f"causal, {tokens} tokens, forward and backward", [result, *(t.grad for t in leaves)])
 with native_mul:
     layer, x, grad = Layer(1024, 16).bfloat16().to("xla"), data(B, T, 1024).requires_grad_(), data(B, T, 1024)
     torch_xla.sync()
@@ -122,7 +130,7 @@ def main(
                         compiled = tpu.compile(programs[column][name], topology)
                         figures = {"cycles": compiled.estimated_cycles, "temporary bytes": compiled.memory["temp"]}
                         found.setdefault(topology, {}).setdefault(name, {})[column] = figures
-                        print(f"{topology:<10}{name:<34}{column:<10}", *map("{:>14,}".format, figures.values()))
+                        print(f"{topology:<10}{name:<46}{column:<10}", *map("{:>14,}".format, figures.values()))
     except CastoffError as error:
         raise SystemExit(
             f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
