@@ -99,7 +99,7 @@ FORMS = {
     "matmul": (torch.matmul, ((2, 16, 8), (8, 4))),
     "addmm of a view": (lambda x, w, b: torch.addmm(b, x.view(-1, 8), w).view(2, 16, 4), ((2, 16, 8), (8, 4), (4,))),
     "after a transpose": (lambda x, w: F.linear(x.transpose(1, 2).flatten(2), w), ((2, 4, 16, 2), (4, 8))),
-    "two in a row": (lambda x, v, w: F.linear(F.gelu(F.linear(x, v)), w), ((2, 16, 8), (16, 8), (8, 16))),
+    "two in a row": (lambda x, v, w: F.linear(F.silu(F.linear(x, v)), w), ((2, 16, 8), (16, 8), (8, 16))),
 }
 
 
