@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from before_after import replaced
 from compact_json import dumps
+from side_by_side import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -33,13 +34,27 @@ PARTS = 12
 Census = dict[str, dict[str, Any]]
 
 
-def census(python: Path, names: Sequence[str] = ()) -> Census:
-    """What each operator of torch's samples hands to the CPU, in an environment."""
+def lines(python: Path, *arguments: str) -> list[Any]:
+    """What the program prints in an environment; of one that dies, what it has printed."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU"}
-    done = subprocess.run([python, WORKER, *names], env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{WORKER.name} failed, see above")
-    found: Census = json.loads(done.stdout.splitlines()[-1])
+    command = [str(python), str(WORKER), *arguments]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    )
+    return [json.loads(line) for line in done.stdout.splitlines() if line.endswith("]")]
+
+
+def census(python: Path, names: Sequence[str] = ()) -> Census:
+    """What each operator of torch's samples hands to the CPU, in an environment; "dies" where it ends its process."""
+    left = list(names) or lines(python, "--list")[0]
+    found: Census = {}
+    while left:
+        ran = dict(lines(python, *left))
+        found |= ran
+        left = left[len(ran) :]
+        if left:
+            found[left.pop(0)] = {"dies": True}
+        print(f"{python}: {len(found)} operators, {len(left)} left", file=sys.stderr, flush=True)
     return found
 
 
@@ -93,7 +108,8 @@ def main(
         raise SystemExit(1 if faults else 0)
     if stock is None:
         raise SystemExit("expected --stock, found none; give the Python of an environment with stock wheels")
-    record = {"castoff": census(patched), "stock": census(stock)}
+    castoff, of_stock = run_all([(patched,), (stock,)], census)
+    record = {"castoff": castoff, "stock": of_stock}
     print(table(record))
     if write:
         MEASURED.write_text(dumps(record), encoding="utf-8")

@@ -3,8 +3,8 @@
     PJRT_DEVICE=CPU ENVIRONMENT/bin/python tests/operators/leaves_device.py [OPERATOR…]
 
 For each operator of ``op_db`` the first samples are run, forward and backward. Nothing is computed unless an operator
-needs a value. Prints one JSON object: operator → {"forward": […], "backward": […]}, the aten operators that were handed
-to the CPU; "raises" where each sample raises.
+needs a value. Prints a line of JSON for each operator, [name, {"forward": […], "backward": […]}] with the operators of
+aten that were handed to the CPU, and "raises" where each sample raises. With --list it prints the names alone.
 """
 
 import json
@@ -19,8 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 SAMPLES = 8
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
-ENDS_THE_PROCESS = ("_grouped_mm",)
-"""On stock wheels; castoff's keep it on the device."""
 
 
 def handed_over(run):
@@ -82,16 +80,12 @@ def name_of(op):
 
 def main(names):
     warnings.filterwarnings("ignore")
-    stock = not hasattr(torch_xla, "_castoff")
-    found = {}
-    for op in op_db:
-        name = name_of(op)
-        if (names and name not in names) or (stock and op.name in ENDS_THE_PROCESS):
-            continue
-        print(f"\r{len(found)} operators, {name:<40}", end="", file=sys.stderr)
-        found[name] = of_operator(op)
-    print(file=sys.stderr)
-    print(json.dumps(found))
+    operators = {name_of(op): op for op in op_db}
+    if names == ["--list"]:
+        print(json.dumps(list(operators)))
+        return
+    for name in names:
+        print(json.dumps([name, of_operator(operators[name])]), flush=True)
 
 
 if __name__ == "__main__":
