@@ -58,6 +58,10 @@ def census(python: Path, names: Sequence[str] = ()) -> Census:
     return found
 
 
+def leaving_any(found: Census) -> Census:
+    return {name: row for name, row in found.items() if row}
+
+
 def leaving(found: Census, phase: str) -> set[str]:
     return {name for name, row in found.items() if phase in row}
 
@@ -66,14 +70,16 @@ def handed(found: Census) -> set[str]:
     return {op for row in found.values() for phase in ("forward", "backward") for op in row.get(phase, ())}
 
 
-def table(record: dict[str, Census]) -> str:
+def table(record: dict[str, Any]) -> str:
     both = [record["stock"], record["castoff"]]
     rows = {
         "operators that leave it in the forward pass": [len(leaving(found, "forward")) for found in both],
         "in the backward pass": [len(leaving(found, "backward")) for found in both],
         "operators of aten that are handed to the CPU": [len(handed(found)) for found in both],
     }
-    text = f"\nOf {len(both[1])} operators of torch's own samples:\n\n| | stock | castoff |\n|---|---|---|\n"
+    text = (
+        f"\nOf {len(record['operators'])} operators of torch's own samples:\n\n| | stock | castoff |\n|---|---|---|\n"
+    )
     text += "".join(f"| {name} | {stock} | {castoff} |\n" for name, (stock, castoff) in rows.items())
     return text + f"\nLeft on castoff: {', '.join(f'`{op}`' for op in sorted(handed(both[1])))}.\n\n"
 
@@ -100,16 +106,16 @@ def main(
 
     Show which operators torch_xla hands to the CPU.
     """
-    record: dict[str, Census] = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+    record: dict[str, Any] = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
     if check:
-        found = census(patched, slice_of_day(sorted(record["castoff"]), parts=PARTS))
+        found = census(patched, slice_of_day(record["operators"], parts=PARTS))
         faults = problems(record["castoff"], found)
         print("\n".join(faults) or f"{len(found)} operators: none leaves the device that did not before")
         raise SystemExit(1 if faults else 0)
     if stock is None:
         raise SystemExit("expected --stock, found none; give the Python of an environment with stock wheels")
     castoff, of_stock = run_all([(patched,), (stock,)], census)
-    record = {"castoff": castoff, "stock": of_stock}
+    record = {"operators": sorted(castoff), "stock": leaving_any(of_stock), "castoff": leaving_any(castoff)}
     print(table(record))
     if write:
         MEASURED.write_text(dumps(record), encoding="utf-8")

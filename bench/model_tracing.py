@@ -28,7 +28,7 @@ WORKER = Path(__file__).with_name("model_tracing_worker.py")
 MODELS = (
     *(f"torchvision/{name}" for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5")),
     *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet", "test_resnet", "test_vit")),
-    *(f"transformers/{name}" for name in ("bart", "bert", "deepseek_v3", "electra", "falcon", "gemma3_text", "gpt2")),
+    *(f"transformers/{name}" for name in ("bart", "bert", "cohere", "electra", "falcon", "gemma3_text", "gpt2")),
     *(f"transformers/{name}" for name in ("gpt_neox", "llama", "mistral", "opt", "qwen3", "t5", "vit")),
 )
 LIMIT = 1.0
