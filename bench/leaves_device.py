@@ -85,14 +85,19 @@ def table(record: dict[str, Any]) -> str:
 
 
 def problems(record: Census, found: Census) -> list[str]:
-    """What leaves the device and did not when it was recorded."""
-    return [
-        f"{name}, {phase}: {op} leaves the device, and is not recorded; --write records it"
-        for name, row in found.items()
-        for phase in ("forward", "backward")
-        for op in row.get(phase, ())
-        if op not in record.get(name, {}).get(phase, ())
-    ]
+    """What leaves the device, raises or ends its process, and did not when it was recorded."""
+    faults = []
+    for name, row in found.items():
+        known = record.get(name, {})
+        for phase in ("forward", "backward"):
+            left = [op for op in row.get(phase, ()) if op not in known.get(phase, ())]
+            faults += [
+                f"{name}, {phase}: {op} leaves the device, and is not recorded; --write records it" for op in left
+            ]
+        faults += [
+            f"{name} {end}, and is not recorded to" for end in ("raises", "dies") if end in row and end not in known
+        ]
+    return faults
 
 
 def main(
