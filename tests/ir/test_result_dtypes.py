@@ -105,16 +105,25 @@ COMPLEX = torch.tensor([1 + 2j, -3.5 + 0.25j, 1e-3 - 4j])
         lambda z: z / z.flip(0),
         lambda z: z / 2,
         lambda z: z / (1 + 2j),
-        lambda z: z / z.real,
-        lambda z: z.real / z,
         lambda z: z / torch.tensor(3 - 1j),
         lambda z: z / torch.tensor([[1], [2]], device=z.device),
-        lambda z: z.clone().div_(z.flip(0)),
         lambda z: z.to(torch.complex128) / z,
-        lambda z: z.real / (1 + 2j),
     ),
 )
 def test_quotients_of_complex_numbers(divided):
+    assert_same(divided, COMPLEX)
+
+
+@pytest.mark.parametrize(
+    "divided",
+    (
+        lambda z: z / z.real,
+        lambda z: z.real / z,
+        lambda z: z.clone().div_(z.flip(0)),
+        lambda z: z.real / (1 + 2j),
+    ),
+)
+def test_quotients_of_complex_numbers_that_stock_has_right(divided):
     assert_same(divided, COMPLEX)
 
 
