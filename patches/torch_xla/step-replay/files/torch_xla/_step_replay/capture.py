@@ -20,7 +20,7 @@ from . import device as runtime
 from .guards import Places
 from .numbers import Book
 from .optimizers import Hyperparameters, Masters, StepCounts, add_optimizer
-from .witness import Witness, single
+from .witness import PLAIN, Witness, single
 
 __all__ = ["Call", "Refused", "Traced", "put", "trace"]
 
@@ -128,7 +128,10 @@ class _Before:
         self.grads: dict[int, Optional[torch.Tensor]] = {}
 
     def _found(self) -> tuple[list[torch.Tensor], list[torch.optim.Optimizer]]:
-        """All tensors of the device that Python can know, and all optimizers."""
+        """All tensors of the device that Python can know, the oldest first, and all optimizers.
+
+        The collector's own order, in which a graph would have its outputs, changes as objects outlive collections.
+        """
         tensors, optimizers, modules = runtime.all_objects(torch.Tensor, torch.optim.Optimizer, torch.nn.Module)
         self.modules = {id(module): weakref.ref(module) for module in modules}
         self.on_host = {id(tensor): weakref.ref(tensor) for tensor in tensors if _is_on_host(tensor)}
@@ -138,7 +141,7 @@ class _Before:
         found = {key: tensor for key, tensor in found.items() if not runtime.is_kept(tensor)}
         grads = [tensor.grad for tensor in found.values() if tensor.is_leaf and tensor.grad is not None]
         found.update((id(grad), grad) for grad in grads)
-        return list(found.values()), optimizers
+        return sorted(found.values(), key=_XLAC._xla_get_tensor_id), optimizers
 
     def known(self, key: Optional[int]) -> Optional[torch.Tensor]:
         """The tensor that had this id before the step, if it is still there."""
@@ -154,7 +157,7 @@ class _Before:
             self.places.add_module(part, self._was_there)
 
     def _was_there(self, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        if type(tensor) not in PLAIN:
             return not isinstance(tensor, (FakeTensor, FunctionalTensor))  # by which a step is traced
         return tensor.is_meta or self.known(id(tensor)) is tensor or self.had_on_host(tensor)
 
@@ -195,13 +198,13 @@ def put(place: Any, key: Any, value: Any) -> None:
 def _is_on_xla(tensor: torch.Tensor) -> bool:
     """Whether it is a tensor of the device as programs have them."""
     # Of subclasses, such as fake tensors, the device says nothing; values in functionalization's wrappers have none.
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.device.type != "xla":
+    if type(tensor) not in PLAIN or tensor.device.type != "xla":
         return False
     return torch._is_functional_tensor(tensor)
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and tensor.device.type == "cpu"
+    return type(tensor) in PLAIN and tensor.device.type == "cpu"
 
 
 def _generators() -> tuple:
@@ -549,7 +552,8 @@ class _After:
 
     def _state(self, keys: list[int], number: int, slots: dict[int, tuple]) -> Input:
         before, traced = self.before, self.traced
-        keys = sorted(keys, key=lambda key: before.ids.get(key) != number)
+        # A result of the call before may be the same value as the attribute that this call replaces.
+        keys = sorted(keys, key=lambda key: (before.ids.get(key) != number, key not in slots))
         for key in keys:
             if key in slots:
                 return Input(slots[key])

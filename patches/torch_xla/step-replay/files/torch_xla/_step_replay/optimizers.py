@@ -9,7 +9,7 @@ import torch
 from .guards import Places
 from .numbers import Book, Number
 
-__all__ = ["Hyperparameters", "Masters", "StepCounts", "add_optimizer", "master_weights"]
+__all__ = ["Hyperparameters", "Masters", "StepCounts", "add_optimizer"]
 
 
 def master_weights(optimizers: list[torch.optim.Optimizer]) -> list[Any]:

@@ -14,7 +14,7 @@ from . import device
 from .numbers import Book
 from .optimizers import StepCounts
 
-__all__ = ["Witness", "caller_line", "single"]
+__all__ = ["PLAIN", "Witness", "caller_line", "single"]
 
 _PACKAGES = {os.path.dirname(os.path.dirname(__file__)), os.path.dirname(torch.__file__)}
 _LIBRARIES = tuple(package + os.sep for package in _PACKAGES)
@@ -24,7 +24,8 @@ _READS = frozenset(
     {"item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "tolist", "numpy", "__array__", "cpu"}
     | {"__repr__", "__format__", "__contains__", "equal", "is_nonzero", "allclose"}
 )
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+#: The tensors that are no other subclass.
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 #: Functions that bring data of the host to the device.
 _UPLOADS = frozenset({"tensor", "as_tensor", "asarray", "to", "new_tensor", "scalar_tensor", "xla"})
 
@@ -85,7 +86,7 @@ class Witness(TorchFunctionMode):
         if name == "item" and tensor is not None and tensor in self._counts:
             return self._counts.read(tensor, self._book, float(function(*args)))
         # Fake tensors have no value; what reads the tensor within another subclass executes a graph.
-        if name in _READS and type(tensor) in _PLAIN and tensor.device.type == "xla":
+        if name in _READS and type(tensor) in PLAIN and tensor.device.type == "xla":
             self.reads.append(_read(name))
         self._note_arguments(args, kwargs)
         result = function(*args, **(kwargs or {}))
