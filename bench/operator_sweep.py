@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import compact_json
 import typer
 from before_after import replaced
-from operator_reasons import REASONS, reason_of
+from operator_reasons import REASONS, Reason, reason_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "operators"))
@@ -109,17 +109,17 @@ def counts(differences: dict[Key, str]) -> dict[str, int]:
     return found | {f"{group}: operators": len(operators[group]) for group in sorted(operators)}
 
 
-def lines_of(differences: dict[Key, Row], reasons: bool = True) -> list[Row]:
-    """A line for each operator, phase, kind and, if asked for, reason."""
+def lines_of(differences: dict[Key, Row], table: tuple[Reason, ...] | None = REASONS) -> list[Row]:
+    """A line for each operator, phase, kind and, with a table of them, reason."""
     grouped: dict[tuple[str, str, str, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for (op, dtype, phase, number), row in differences.items():
-        grouped[op, phase, row["kind"], reason_of(row) if reasons else ""][dtype].append(number)
+        grouped[op, phase, row["kind"], reason_of(row, table) if table else ""][dtype].append(number)
     return [
         {
             "operator": op,
             "phase": phase,
             "kind": kind,
-            **({"reason": reason} if reasons else {}),
+            **({"reason": reason} if table else {}),
             "samples": {dtype: sorted(numbers[dtype]) for dtype in plan.DTYPES if dtype in numbers},
         }
         for (op, phase, kind, reason), numbers in sorted(grouped.items())
@@ -147,7 +147,7 @@ def record_of(selection: str, stock: list[Row], castoff: list[Row]) -> Record:
             name: [op for op in operators if op.startswith(beginnings)] for name, beginnings in FAMILIES.items()
         },
         "differs": lines_of(differing(castoff)),
-        "differs on stock": lines_of(differing(stock), reasons=False),
+        "differs on stock": lines_of(differing(stock), None),
     }
 
 
@@ -197,6 +197,16 @@ def unlike(record: Record, rows: list[Row]) -> list[str]:
     return sorted(problems)
 
 
+def refuse(problems: list[str], record: Path, script: str) -> None:
+    """Raises SystemExit with what is not as recorded, if anything is not."""
+    if problems:
+        shown = "\n".join(problems[:60])
+        raise SystemExit(
+            f"{len(problems)} differences from what {record.relative_to(ROOT)} records:\n{shown}\n"
+            f"Mend what differs and is not recorded. What is right now: {script}."
+        )
+
+
 def name_of(key: Key) -> str:
     op, dtype, phase, number = key
     return f"{op} of {dtype}, sample {number}, {phase}"
@@ -220,10 +230,13 @@ HOW = {
 
 
 def page(record: Record) -> str:
-    return "\n\n".join([BEGIN, summary(record), *mends(record), *reasons(record), families(record), END])
+    what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
+    differs = reasons(record, "## What still differs on castoff", REASONS)
+    return "\n\n".join([BEGIN, what, summary(record), *mends(record), *differs, families(record), END])
 
 
 def summary(record: Record) -> str:
+    """How many calls differ on either wheels, by how."""
     stock, castoff = counts(recorded(record["differs on stock"])), counts(recorded(record["differs"]))
     rows = [("silently different calls", "silent in all"), ("… in so many operators", "silent: operators")]
     rows += [(f"… {HOW[kind]}", kind) for kind in HOW if kind not in RAISING]
@@ -234,9 +247,8 @@ def summary(record: Record) -> str:
         for title, key in rows
         if stock.get(key) or castoff.get(key)
     ]
-    what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
     title = f"| {record['operators']} operators, {record['calls']:,} calls | stock | castoff |"
-    return "\n".join([what, "", title, "|---|---|---|", *lines])
+    return "\n".join([title, "|---|---|---|", *lines])
 
 
 def mends(record: Record) -> list[str]:
@@ -265,10 +277,10 @@ def how(kind: str, phase: str) -> str:
     return HOW[kind] + ("" if phase in ("forward", "alias", "distribution") else ", of a gradient")
 
 
-def reasons(record: Record) -> list[str]:
+def reasons(record: Record, title: str, table: tuple[Reason, ...]) -> list[str]:
     """A section for each reason: its text, and the operators by dtypes and by how they differ."""
-    parts = ["## What still differs on castoff"]
-    for reason in REASONS:
+    parts = [title]
+    for reason in table:
         lines = [line for line in record["differs"] if line["reason"] == reason.key]
         if not lines:
             continue
@@ -276,12 +288,12 @@ def reasons(record: Record) -> list[str]:
         for line in lines:
             grouped[how(line["kind"], line["phase"]), ", ".join(line["samples"])].append(line["operator"])
         calls = {(op, dtype, n) for (op, dtype, _, n) in recorded(lines)}
-        table = [
+        rows = [
             f"| {way} | {dtypes} | {names(sorted(set(operators)))} |"
             for (way, dtypes), operators in sorted(grouped.items())
         ]
         head = ["| how | dtypes | operators |", "|---|---|---|"]
-        parts.append("\n".join([f"### {reason.title}: {len(calls)} calls", "", reason.text, "", *head, *table]))
+        parts.append("\n".join([f"### {reason.title}: {len(calls)} calls", "", reason.text, "", *head, *rows]))
     return parts
 
 
@@ -348,12 +360,7 @@ def main(
         raise SystemExit("expected a record of the whole sweep, found what CI runs: run with --write --whole first")
     part = () if whole else ("--of-the-day",)
     problems = unlike(record, kept(keep, "castoff", patched, *SELECTION[selection], *part))
-    if problems:
-        shown = "\n".join(problems[:60])
-        raise SystemExit(
-            f"{len(problems)} differences from what bench/measured/operators.json records:\n{shown}\n"
-            "Mend what differs and is not recorded. What is right now: bench/operator_sweep.py --write --recorded."
-        )
+    refuse(problems, MEASURED, "bench/operator_sweep.py --write --recorded")
 
 
 def read() -> Record:

@@ -246,6 +246,8 @@ operators() {
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
+  section "special values in the day's operators: what differs is what is recorded" \
+    .venv/bin/python bench/special_values.py --check --patched "$work/patched/bin/python"
   section "operators of the day: what leaves the device is recorded" \
     .venv/bin/python bench/leaves_device.py --check --patched "$work/patched/bin/python"
 }

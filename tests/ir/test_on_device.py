@@ -94,6 +94,10 @@ RESULTS = {
     "cummin": lambda at: at(INDEX).cummin(1),
     "gcd": lambda at: torch.gcd(at(INDEX * 12), at(INDEX.flip(0) * 18)),
     "lcm": lambda at: torch.lcm(at(INDEX * 12), at(INDEX.flip(0) * 18)),
+    "lcm of int8": lambda at: torch.lcm(at((INDEX + 99).to(torch.int8)), at((INDEX + 6).to(torch.int8))),
+    "gradient of logit at its ends": lambda at: tuple(
+        torch.ops.aten.logit_backward(at(torch.ones_like(SPECIAL)), at(SPECIAL), eps) for eps in (None, 0.2)
+    ),
     "fmax": lambda at: torch.fmax(at(SPECIAL), at(SPECIAL.flip(0))),
     "copysign": lambda at: torch.copysign(at(SPECIAL.flip(0)), at(SPECIAL)),
     "signbit": lambda at: at(SPECIAL[:6]).signbit(),

@@ -1,4 +1,4 @@
-"""torch's own samples of every operator, for the CPU, for float64 and for XLA.
+"""torch's own samples of every operator, for the CPU, for float64 and for XLA; and samples of special values.
 
 The samples are those of ``torch.testing._internal.common_methods_invocations.op_db``. One is a call: an input,
 positional and keyword arguments, of which the tensors are replaced by such of another dtype, device or layout.
@@ -16,6 +16,7 @@ from typing import Any
 import plan
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 DTYPES = {name: getattr(torch, full) for name, full in plan.DTYPES.items()}
@@ -72,6 +73,58 @@ def samples(op: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Call]]:
         np.random.seed(SEED)
     found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), _ENOUGH))
     return [(i, _call(op, found[i])) for i in plan.chosen(len(found), count)]
+
+
+def has_special(op: Any) -> bool:
+    """Whether there are samples of special values: of elementwise operators of one and two tensors, and reductions.
+
+    torch's kernels of orthogonal polynomials take as many steps as the degree says, which would be 2**53.
+    """
+    return isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)) and "_polynomial_" not in op.name
+
+
+def special(op: Any, dtype: torch.dtype) -> list[tuple[int, Call]]:
+    """Samples of an operator that :func:`has_special`: zeros, infinities, NaN, limits of the dtype and of others.
+
+    The first is a tensor of them; of two operands, each beside each; of a reduction, rows of two neighbours and 1. The
+    others are one of 0 dimensions, an empty one, an expanded one, and one of 4 dimensions in the memory format
+    channels_last.
+    """
+    values = special_values(dtype)
+    expanded, image = values[:2, None].expand(2, 4), values.repeat(12)[:24].view(1, 2, 3, 4)
+    others = [values[-1], values[:0], expanded, image.to(memory_format=torch.channels_last)]
+    if isinstance(op, BinaryUfuncInfo):
+        inputs = [(values[:, None], values[None, :]), *((other, other) for other in others)]
+    elif isinstance(op, ReductionOpInfo):
+        rows = torch.stack([values, values.roll(1), torch.ones_like(values)], -1)
+        inputs = [(rows,), (values[:1],), *((other,) for other in others)]
+    else:
+        inputs = [(values,), *((other,) for other in others)]
+    keywords = {"dim": -1} if isinstance(op, ReductionOpInfo) else {}
+    if isinstance(op, UnaryUfuncInfo):
+        keywords = op.sample_kwargs("cpu", dtype, values)[0]
+    return [
+        (number, Call(op.op, tensors, keywords if tensors[0].dim() else _without_dim(keywords), lambda out: out))
+        for number, tensors in enumerate(inputs)
+    ]
+
+
+def _without_dim(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in keywords.items() if name != "dim"}
+
+
+def special_values(dtype: torch.dtype) -> torch.Tensor:
+    """Zeros, infinities, NaN, the limits of a dtype, and integers that float32 or float64 has not; 1-d."""
+    if dtype == torch.bool:
+        return torch.tensor([False, True])
+    if dtype.is_floating_point:
+        info, inf = torch.finfo(dtype), float("inf")
+        small = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 6.0, 100.0, info.eps, info.smallest_normal, info.max, inf]
+        return torch.tensor([*small, *(-value for value in small), float("nan")], dtype=torch.float64).to(dtype)
+    info = torch.iinfo(dtype)
+    wanted = [0, 1, 2, 3, 7, 100, 2**24 + 1, 2**31 - 1, 2**53 + 1, info.max]
+    wanted += [-value for value in wanted[1:]]  # not the smallest, which torch cannot divide by -1
+    return torch.tensor(sorted({value for value in wanted if info.min <= value <= info.max}), dtype=dtype)
 
 
 def _call(op: Any, sample: Any) -> Call:

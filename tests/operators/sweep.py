@@ -91,8 +91,8 @@ class Worker:
             return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
-    def run(self, op: str, dtype: str, count: int) -> list[Row]:
-        """The rows of one operator and dtype."""
+    def run(self, op: str, dtype: str, count: int | None) -> list[Row]:
+        """The rows of one operator and dtype; without a count, of special values."""
         rows: list[Row] = []
         skip: list[list[Any]] = []
         together = True
@@ -150,7 +150,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     return row.get("number"), row.get("phase"), "chosen" in row, "fallback" in row
 
 
-def sweep(pairs: list[plan.Pair], count: int, workers: int) -> list[Row]:
+def sweep(pairs: list[plan.Pair], count: int | None, workers: int) -> list[Row]:
     """The rows of all these operators and dtypes, in their order."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for i in range(len(pairs)):
@@ -181,11 +181,12 @@ def sweep(pairs: list[plan.Pair], count: int, workers: int) -> list[Row]:
     return [row for i in range(len(pairs)) for row in found[i]]
 
 
-def all_pairs() -> list[plan.Pair]:
+def all_pairs(special: bool) -> list[plan.Pair]:
     """Every operator and dtype that the CPU has; found in a process of its own, as it takes a while to import."""
     program = (
         "import json, samples as s\n"
-        "pairs = [(n, d) for n, op in s.operators().items() for d in s.DTYPES if s.supported(op, s.DTYPES[d])]\n"
+        f"operators = {{n: op for n, op in s.operators().items() if s.has_special(op) or not {special}}}\n"
+        "pairs = [(n, d) for n, op in operators.items() for d in s.DTYPES if s.supported(op, s.DTYPES[d])]\n"
         "print(json.dumps(pairs))"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=HERE, stdout=subprocess.PIPE, text=True, check=True)
@@ -195,6 +196,7 @@ def all_pairs() -> list[plan.Pair]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the dtypes and samples that CI runs")
+    parser.add_argument("--special", action="store_true", help="samples of special values in place of torch's own")
     parser.add_argument("--of-the-day", action="store_true", help=f"one operator in {plan.PARTS}, others each day")
     parser.add_argument("--samples", type=int, help=f"of each operator and dtype, at most {plan.ALL}")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -203,7 +205,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--show", action="store_true", help="print what is not the same")
     options = parser.parse_args()
-    pairs = all_pairs()
+    pairs = all_pairs(options.special)
     if options.quick:
         pairs = plan.quick(pairs)
     if options.of_the_day:
@@ -215,7 +217,8 @@ def main() -> None:
         if (not options.op or op in options.op) and (not options.dtype or dtype in options.dtype)
     ]
     begun = time.monotonic()
-    rows = sweep(pairs, options.samples or (plan.QUICK if options.quick else plan.ALL), options.workers)
+    count = None if options.special else options.samples or (plan.QUICK if options.quick else plan.ALL)
+    rows = sweep(pairs, count, options.workers)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=0), encoding="utf-8")
     kinds = [row["kind"] for row in rows if "kind" in row]

@@ -1,8 +1,9 @@
 """One process of the sweep: runs the samples that it is told to and prints what it found.
 
-It reads lines ``{"op": …, "dtype": …, "count": …, "together": …, "skip": [[number, phase]…]}`` and answers with lines
-of JSON: ``start`` ahead of what may kill the process, ``done`` at the end, results in between. A child of it does so,
-forked before the runtime starts: one that dies (``died``) is followed by another (``ready``), without the imports.
+It reads lines ``{"op": …, "dtype": …, "count": …, "together": …, "skip": [[number, phase]…]}``, of which a count of
+null means the samples of special values. It answers with lines of JSON: ``start`` ahead of what may kill the process,
+``done`` at the end, results in between. A child of it does so, forked before the runtime starts: one that dies
+(``died``) is followed by another (``ready``), without the imports.
 
 All samples of an operator and dtype are one graph, because most of the time is that of the compiler. If that graph
 does not run, each phase of each sample is one of its own, which says which of them are at fault.
@@ -187,8 +188,9 @@ def raised(kind: str, error: Exception) -> Row:
 class Pair:
     """The samples of one operator and dtype."""
 
-    def __init__(self, op: Any, dtype: torch.dtype, count: int, device: torch.device) -> None:
-        self.samples = {n: Sample(op, call, dtype, device) for n, call in samples.samples(op, dtype, count)}
+    def __init__(self, op: Any, dtype: torch.dtype, count: int | None, device: torch.device) -> None:
+        found = samples.special(op, dtype) if count is None else samples.samples(op, dtype, count)
+        self.samples = {n: Sample(op, call, dtype, device) for n, call in found}
 
     def together(self, skip: set[tuple[int, str]]) -> Iterator[Row]:
         """All phases of all samples, in one graph where it runs."""
@@ -252,7 +254,7 @@ def sweep(op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device
         emit(start=[-1, "together"])
     for row in pair.together(skip) if job["together"] else pair.apart(skip):
         emit(**row)
-    if op.full_name in random_operators.NAMES and (-1, "distribution") not in skip:
+    if job["count"] is not None and op.full_name in random_operators.NAMES and (-1, "distribution") not in skip:
         emit(start=[-1, "distribution"])
         found = random_operators.judged(op.full_name, dtype, device)
         if found is not None:

@@ -214,10 +214,13 @@ def gcd(x: Tensor, y: Tensor) -> Tensor:
 
 def lcm(x: Tensor, y: Tensor) -> Tensor:
     x, y = promoted(x, y)
+    dtype = x.dtype
+    if dtype.itemsize < 4:  # C++ multiplies in int, and rounds the absolute value
+        x, y = x.int(), y.int()
     divisor = gcd(x, y)
     zero = divisor == 0
     quotient = torch.div(x, torch.where(zero, torch.ones_like(divisor), divisor), rounding_mode="trunc")
-    return torch.where(zero, torch.zeros_like(divisor), (quotient * y).abs())
+    return torch.where(zero, torch.zeros_like(divisor), (quotient * y).abs()).to(dtype)
 
 
 def frexp(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,9 +37,9 @@ def glu_backward(grad: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 def logit_backward(grad: Tensor, x: Tensor, eps: Optional[float]) -> Tensor:
-    inside = (x >= (0.0 if eps is None else eps)) & (x <= (1.0 if eps is None else 1 - eps))
-    outside = torch.full_like(x, float("nan") if eps is None else 0.0)
-    return torch.where(inside, grad / (x * (1 - x)), outside)
+    outside = (x < (0.0 if eps is None else eps)) | (x > (1.0 if eps is None else 1 - eps))
+    inside = torch.where((x == 0) | (x == 1), grad * float("inf"), grad / (x * (1 - x)))  # for -0, too
+    return torch.where(outside, torch.full_like(x, float("nan") if eps is None else 0.0), inside)
 
 
 def _margins(x: Tensor, target: Tensor, p: float, margin: float, weight: Optional[Tensor]):
