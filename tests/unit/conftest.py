@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,14 @@ from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.runner import Runner
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of commands that fail are kept: among the files of the tests, which pytest removes."""
+    folder = str(tmp_path_factory.getbasetemp())
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    monkeypatch.setenv("TMPDIR", folder)
 
 
 @pytest.fixture
