@@ -33,7 +33,7 @@ def table(record: dict) -> str:
     lines = ["| step | traced, stock | traced, castoff | replayed | of stock |", "|---|---|---|---|---|"]
     for name, row in record["steps"].items():
         stock, castoff, replayed = (row[how] for how in ("stock", "castoff", "replayed"))
-        lines.append(f"| {STEPS[name]} | {stock:.1f} | {castoff:.1f} | {replayed:.1f} | 1/{stock / replayed:.0f} |")
+        lines.append(f"| {STEPS[name]} | {stock:.1f} | {castoff:.1f} | {replayed:.1f} | {replayed / stock:.2f} |")
     jax = record.get("jax")
     if jax is not None:
         lines.append(f"\n`jax.jit` dispatches {ARRAYS} arrays in {jax:.1f} ms there.")

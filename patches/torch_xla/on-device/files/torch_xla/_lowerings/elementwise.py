@@ -215,7 +215,7 @@ def gcd(x: Tensor, y: Tensor) -> Tensor:
 def lcm(x: Tensor, y: Tensor) -> Tensor:
     x, y = promoted(x, y)
     dtype = x.dtype
-    if dtype.itemsize < 4:  # C++ multiplies in int, and rounds the absolute value
+    if dtype.itemsize < 4:  # C++ multiplies in int, and truncates the absolute value
         x, y = x.int(), y.int()
     divisor = gcd(x, y)
     zero = divisor == 0
