@@ -1,16 +1,15 @@
 """Fourier transforms: HLO has them, and torch_xla's builder does not, so that each comes as a module of HLO."""
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
-import torch_xla
 from torch import Tensor
-from torch_xla._hlo_module import message
+from torch_xla._hlo_module import Operand
+
+from .instructions import instruction
 
 _FFT, _IFFT, _RFFT, _IRFFT = range(4)  # xla.FftType
-_PRIMITIVE_TYPES = {torch.float32: 11, torch.float64: 12, torch.complex64: 15, torch.complex128: 18}
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 _REAL = {wide: narrow for narrow, wide in _COMPLEX.items()}
 
@@ -18,36 +17,15 @@ _MOST_DIMENSIONS = 3
 """HLO transforms at most so many at once."""
 
 
-def _shape(dtype: torch.dtype, sizes: Sequence[int]) -> bytes:
-    rank = len(sizes)
-    layout = message((1, range(rank - 1, -1, -1)))
-    return message((2, _PRIMITIVE_TYPES[dtype]), (3, sizes), (6, [0] * rank), (5, layout))
-
-
-@functools.lru_cache(maxsize=256)
-def _computation(kind: int, dtype: torch.dtype, sizes: tuple[int, ...], result: torch.dtype, lengths: tuple[int, ...]):
-    """The transform of the last ``len(lengths)`` dimensions as an XlaComputation."""
-    from torch_xla.core import xla_builder
-
-    sizes_after = list(sizes)
-    if kind == _RFFT:
-        sizes_after[-1] = lengths[-1] // 2 + 1
-    elif kind == _IRFFT:
-        sizes_after[-1] = lengths[-1]
-    before, after = _shape(dtype, sizes), _shape(result, sizes_after)
-    parameter = message((1, "p0.1"), (2, "parameter"), (3, before), (9, 0), (35, 1))
-    root = message((1, "fft.2"), (2, "fft"), (3, after), (35, 2), (36, (1,)), (31, kind), (32, lengths))
-    program_shape = message((1, before), (2, after), (3, "p0"))
-    entry = message((1, "entry.3"), (2, parameter), (2, root), (4, program_shape), (5, 3), (6, 2))
-    module = message((1, "fft"), (2, "entry.3"), (3, entry), (4, program_shape), (5, 1), (6, 3))
-    return xla_builder.computation_from_module_proto("fft", module)
-
-
 def _transformed(x: Tensor, kind: int, lengths: tuple[int, ...]) -> Tensor:
     """``x`` with its last dimensions transformed; the inverse transforms are divided by their lengths."""
-    result = {_RFFT: _COMPLEX, _IRFFT: _REAL}.get(kind, {}).get(x.dtype, x.dtype)
-    made = _computation(kind, x.dtype, tuple(x.shape), result, lengths)
-    return torch_xla._XLAC._xla_user_computation("xla::fft", [x], made)[0]
+    sizes = list(x.shape)
+    if kind == _RFFT:
+        sizes[-1] = lengths[-1] // 2 + 1
+    elif kind == _IRFFT:
+        sizes[-1] = lengths[-1]
+    dtype = {_RFFT: _COMPLEX, _IRFFT: _REAL}.get(kind, {}).get(x.dtype, x.dtype)
+    return instruction("fft", "fft", [x], [Operand(dtype, tuple(sizes))], (31, kind), (32, lengths))[0]
 
 
 def _along(x: Tensor, dims: Sequence[int], kind: int, last: int = 0) -> Tensor:
@@ -73,7 +51,7 @@ def _scaled(x: Tensor, normalization: int, lengths: Sequence[int], inverse: bool
 
 
 def _refused(x: Tensor, dims: Sequence[int]) -> bool:
-    return x.numel() == 0 or not dims or x.dtype not in _PRIMITIVE_TYPES
+    return x.numel() == 0 or not dims or x.dtype not in (*_COMPLEX, *_REAL)
 
 
 def fft_c2c(x: Tensor, dims: Sequence[int], normalization: int, forward: bool) -> Tensor:

@@ -82,6 +82,24 @@ TABLE = {
     "_fft_c2r": "fourier.fft_c2r",
     "_fft_r2c": "fourier.fft_r2c",
     "conj_physical": "fourier.conj_physical",
+    # linear algebra
+    "_cholesky_solve_helper": "linalg.cholesky_solve",
+    "_linalg_det": "linalg.det",
+    "_linalg_slogdet": "linalg.slogdet",
+    "_linalg_solve_ex": "linalg.solve_ex",
+    "cholesky_inverse": "linalg.cholesky_inverse",
+    "geqrf": "linalg.geqrf",
+    "linalg_cholesky_ex": "linalg.cholesky_ex",
+    "linalg_householder_product": "linalg.householder_product",
+    "linalg_inv_ex": "linalg.inv_ex",
+    "linalg_lu": "linalg.lu",
+    "linalg_lu_factor_ex": "linalg.lu_factor_ex",
+    "linalg_lu_solve": "linalg.lu_solve",
+    "linalg_matrix_exp": "linalg.matrix_exp",
+    "linalg_qr": "linalg.qr",
+    "linalg_solve_triangular": "linalg.solve_triangular",
+    "lu_unpack": "linalg.lu_unpack",
+    "ormqr": "linalg.ormqr",
     # interpolation
     "_upsample_nearest_exact1d": "resampling.nearest_exact",
     "_upsample_nearest_exact1d_backward": "resampling.nearest_exact_backward",
@@ -162,6 +180,9 @@ TABLE = {
 
 #: Of operators for which torch_xla has a gradient of its own: functions that autograd sees.
 DIFFERENTIABLE = {
+    "_linalg_det": "linalg.contiguous_det",
+    "_linalg_slogdet": "linalg.contiguous_slogdet",
+    "_linalg_solve_ex": "linalg.contiguous_solve_ex",
     "max_pool2d": "pooling.dilated_max_pool2d",
     "max_pool3d": "pooling.dilated_max_pool3d",
 }

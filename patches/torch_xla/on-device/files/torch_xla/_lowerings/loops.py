@@ -1,0 +1,250 @@
+"""Loops of HLO that the functions of the table need: factorizations and recurrences.
+
+Each function gives an XlaComputation, which is made once for its shapes. Matrices are [B, rows, columns].
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from torch_xla._hlo_module import Operand
+from torch_xla.core.xla_builder import Op, create_computation, mkop, mkshape
+
+from .instructions import exact_dot
+
+BLOCK = 64
+"""So many columns are eliminated one by one, before a product of matrices takes them to those that are left."""
+
+
+def _integer(x: Op, value: int) -> Op:
+    return Op.scalar(x.builder(), value, dtype="s32")
+
+
+def _iota(x: Op, dimension: int, rank: int = 0) -> Op:
+    """The place along a dimension, for each element of x or of its first ``rank`` dimensions."""
+    sizes = tuple(x.shape().sizes)
+    return Op.iota(x.builder(), mkshape("s32", sizes[: rank or len(sizes)]), dimension)
+
+
+def _like(value: Op, x: Op, dimensions: Sequence[int] = ()) -> Op:
+    """``value``, whose dimensions are the named ones of x, spread over all of x."""
+    return value.broadcast_in_dim(x.shape().sizes, tuple(dimensions))
+
+
+def _reduced(x: Op, dimension: int, start: float, function: Callable) -> Op:
+    return x.reduce(Op.scalar(x.builder(), start, x.shape().dtype), function, (dimension,))
+
+
+def _chosen(mask: Op, x: Op) -> Op:
+    """x [B, M, …] at the one row of each that the mask [B, M] chooses: [B, …]. Sums of -0 leave a value what it is."""
+    nothing = x.scalar_like(0 if x.shape().dtype == "s32" else -0.0)
+    start = 0 if x.shape().dtype == "s32" else -0.0
+    return _reduced(_like(mask, x, (0, 1)).select(x, nothing), 1, start, lambda a, b: a + b)
+
+
+def _at(x: Op, starts: Sequence[Op], sizes: Sequence[int]) -> Op:
+    """A slice of x, without its dimensions of size 1 after the first."""
+    kept = [sizes[0], *(n for n in sizes[1:] if n > 1)]
+    return x.dynamic_slice(list(starts), tuple(sizes)).reshape(tuple(kept))
+
+
+def _loop(count: Op, state: Sequence[Op], body: Callable) -> list[Op]:
+    """The state after ``body(i, *state)`` for each i below the count."""
+
+    def step(i: Op, limit: Op, *rest: Op) -> tuple:
+        return (i + _integer(i, 1), limit, *body(i, *rest))
+
+    found = Op.mkwhile([_integer(count, 0), count, *state], lambda i, limit, *_: i < limit, step)
+    return [found.get_tuple_element(i + 2) for i in range(len(state))]
+
+
+def _row(x: Op, k: Op) -> Op:
+    """x[:, k] of x [B, M, …]."""
+    batch, _, *rest = x.shape().sizes
+    starts = [_integer(x, 0), k, *(_integer(x, 0) for _ in rest)]
+    return x.dynamic_slice(starts, (batch, 1, *rest)).reshape((batch, *rest))
+
+
+def _exchanged(x: Op, k: Op, mask: Op) -> Op:
+    """x [B, M, …] with row k and the one that the mask chooses in each other's place."""
+    others = [0, *range(2, len(x.shape().sizes))]
+    is_k = _iota(x, 1) == _like(k, x)
+    return is_k.select(
+        _like(_chosen(mask, x), x, others), _like(mask, x, (0, 1)).select(_like(_row(x, k), x, others), x)
+    )
+
+
+def _in_order(x: Op, index: Op) -> Op:
+    """x [B, M, …] with its rows in the order of ``index`` [B, M]."""
+    batch, height, *rest = x.shape().sizes
+    places = index + _iota(index, 0) * index.scalar_like(height)
+    found = mkop(
+        "Gather",
+        (x.reshape((batch * height, *rest)).op, places.reshape((batch * height, 1)).op),
+        offset_dims=tuple(range(1, 1 + len(rest))),
+        collapsed_slice_dims=(0,),
+        start_index_map=(0,),
+        index_vector_dim=1,
+        indices_are_sorted=False,
+        slice_sizes=(1, *rest),
+    )
+    return found.reshape((batch, height, *rest))
+
+
+def _largest_below(column: Op, k: Op) -> Op:
+    """The first row from k on with the largest element of the columns [B, M]; k itself among NaN."""
+    row = _iota(column, 1)
+    size = (row >= _like(k, row)).select(mkop("Abs", (column.op,)), column.scalar_like(-1))
+    largest = _reduced(size, 1, -1, lambda a, b: a.max(b))
+    height = column.shape().sizes[1]
+    places = (size == _like(largest, size, (0,))).select(row, row.scalar_like(height))
+    first = _reduced(places, 1, height, lambda a, b: a.min(b))
+    return (first == first.scalar_like(height)).select(_like(k, first), first)
+
+
+def _exchange_step(c: Op, k: Op, panel: Op, pivots: Op, order: Op) -> tuple[Op, Op, Op]:
+    """Panel, pivots and order with the pivot of column c, which is the matrix' column k, in row k."""
+    batch, height, _ = panel.shape().sizes
+    column = _at(panel, [_integer(c, 0), _integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
+    pivot = _largest_below(column, k)
+    mask = _iota(order, 1) == _like(pivot, order, (0,))
+    numbers = (pivot + pivot.scalar_like(1)).reshape((batch, 1))
+    pivots = pivots.dynamic_update_slice(numbers, [_integer(c, 0), k])
+    return _exchanged(panel, k, mask), pivots, _exchanged(order, k, mask)
+
+
+def _eliminated(c: Op, k: Op, panel: Op) -> Op:
+    """The panel with column c divided by the pivot, and its multiples taken from the columns after it."""
+    batch, height, _ = panel.shape().sizes
+    top = _row(panel, k)
+    pivot = top.dynamic_slice([_integer(c, 0), c], (batch, 1)).reshape((batch,))
+    column = panel.dynamic_slice([_integer(c, 0), _integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
+    pivot = _like(pivot, column, (0,))
+    factor = _like((pivot != pivot.zeros_like()).select(column / pivot, column), panel, (0, 1))
+    below = _iota(panel, 1) > _like(k, panel)
+    number, here = _iota(panel, 2), _like(c, panel)
+    rest = (below & (number > here)).select(panel - factor * _like(top, panel, (0, 2)), panel)
+    return (below & (number == here)).select(factor, rest)
+
+
+@functools.lru_cache(maxsize=256)
+def lu(matrix: Operand, pivots: int):
+    """LU [B, M, N], pivots [B, K] and the order of the rows [B, M].
+
+    Where K is above the block M and N are multiples of it; the rows and columns beyond the matrix are zero.
+    """
+    batch, height, width = matrix.sizes
+    block = min(pivots, BLOCK)
+    dot = exact_dot(Operand(matrix.dtype, (batch, height, block)), Operand(matrix.dtype, (batch, block, width)))
+
+    def step(c: Op, start: Op, panel: Op, numbers: Op, order: Op) -> list[Op]:
+        k = start + c
+        panel, numbers, order = _exchange_step(c, k, panel, numbers, order)
+        return [start, _eliminated(c, k, panel), numbers, order]
+
+    def eliminate_block(j: Op, a: Op, numbers: Op, order: Op) -> list[Op]:
+        zero = _integer(j, 0)
+        start = j * _integer(j, block)
+        count = (_integer(j, pivots) - start).min(_integer(j, block))
+        panel = a.dynamic_slice([zero, zero, start], (batch, height, block))
+        _, panel, numbers, moved = _loop(count, [start, panel, numbers, _iota(order, 1)], step)
+        a = _in_order(a, moved).dynamic_update_slice(panel, [zero, zero, start])
+        if width > block:
+            corner = panel.dynamic_slice([zero, start, zero], (batch, block, block))
+            rows = a.dynamic_slice([zero, start, zero], (batch, block, width))
+            solved = corner.triangualr_solve(rows, left_side=True, lower=True, unit_diagonal=True, transpose_a=False)
+            end = start + _integer(j, block)
+            rows = (_iota(rows, 2) >= _like(end, rows)).select(solved, rows)
+            a = a.dynamic_update_slice(rows, [zero, start, zero])
+            rest = (_iota(a, 1) >= _like(end, a)) & (_iota(a, 2) >= _like(end, a))
+            a = rest.select(a - Op.call(dot, [panel, rows]), a)
+        return [a, numbers, _in_order(order, moved)]
+
+    def whole(a: Op) -> Op:
+        numbers = _iota(a, 0, 1).zeros_like().broadcast((pivots,)).transpose((1, 0))
+        blocks = _integer(a, -(-pivots // block))
+        return Op.tuple(_loop(blocks, [a, numbers, _iota(a, 1, 2)], eliminate_block))
+
+    return create_computation("lu", whole, [_shape(matrix)])
+
+
+def _shape(array: Operand):
+    return mkshape(Op.from_torch_type(array.dtype), array.sizes)
+
+
+@functools.lru_cache(maxsize=256)
+def substitution(triangle: Operand, right: Operand, upper: bool, unit: bool):
+    """The x [B, n, m] of a x = b, with a [B, n, n] triangular and b [B, n, m]: one row after the other.
+
+    That is as accurate as LAPACK. XLA's own instruction multiplies by inverses of blocks, which is not.
+    """
+    batch, size, _ = triangle.sizes
+
+    def step(i: Op, a: Op, x: Op) -> list[Op]:
+        k = _integer(i, size - 1) - i if upper else i
+        zero = _integer(i, 0)
+        column = a.dynamic_slice([zero, zero, k], (batch, size, 1)).reshape((batch, size))
+        top = _row(x, k)
+        if not unit:
+            pivot = column.dynamic_slice([zero, k], (batch, 1)).reshape((batch,))
+            top = top / _like(pivot, top, (0,))
+        row, here, tops = _iota(x, 1), _like(k, x), _like(top, x, (0, 2))
+        rest = (row < here if upper else row > here).select(x - _like(column, x, (0, 1)) * tops, x)
+        return [a, (row == here).select(tops, rest)]
+
+    def whole(a: Op, b: Op) -> Op:
+        return _loop(_integer(a, size), [a, b], step)[1]
+
+    return create_computation("substitution", whole, [_shape(triangle), _shape(right)])
+
+
+@functools.lru_cache(maxsize=256)
+def order_of(batch: int, pivots: int, rows: int):
+    """The order [B, rows] of the rows after the exchanges that ``pivots`` [B, K] name, from 1."""
+
+    def exchange(k: Op, numbers: Op, order: Op) -> list[Op]:
+        pivot = _row(numbers, k)
+        mask = _iota(order, 1) == _like(pivot - pivot.scalar_like(1), order, (0,))
+        return [numbers, _exchanged(order, k, mask)]
+
+    def whole(numbers: Op) -> Op:
+        order = Op.iota(numbers.builder(), mkshape("s32", (batch, rows)), 1)
+        return _loop(_integer(numbers, pivots), [numbers, order], exchange)[1]
+
+    return create_computation("order", whole, [mkshape("s32", (batch, pivots))])
+
+
+@functools.lru_cache(maxsize=256)
+def first_minor_not_positive(matrix: Operand):
+    """Of symmetric matrices [B, n, n] the order of the first leading minor that is not positive, and 0 if all are.
+
+    It is only looked for where the flags [B] are not all zero.
+    """
+    batch, size, _ = matrix.sizes
+
+    def eliminate(k: Op, a: Op, found: Op) -> list[Op]:
+        pivot = _row(a, k).dynamic_slice([_integer(k, 0), k], (batch, 1)).reshape((batch,))
+        fails = (pivot > pivot.zeros_like()).select(found.zeros_like(), _like(k, found) + found.scalar_like(1))
+        return [_eliminated(k, k, a), (found == found.zeros_like()).select(fails, found)]
+
+    def whole(a: Op, flags: Op) -> Op:
+        some = _reduced(flags, 0, 0, lambda x, y: x.max(y))
+        count = (some > _integer(a, 0)).select(_integer(a, size), _integer(a, 0))
+        return _loop(count, [a, flags.zeros_like()], eliminate)[1]
+
+    return create_computation("minors", whole, [_shape(matrix), mkshape("s32", (batch,))])
+
+
+@functools.lru_cache(maxsize=256)
+def repeated_squares(matrix: Operand):
+    """Matrices [B, n, n] squared so many times as the counts [B] say."""
+    batch = matrix.sizes[0]
+    dot = exact_dot(matrix, matrix)
+
+    def square(i: Op, a: Op, counts: Op) -> list[Op]:
+        more = _like(i, counts) < counts
+        return [_like(more, a, (0,)).select(Op.call(dot, [a, a]), a), counts]
+
+    def whole(a: Op, counts: Op) -> Op:
+        return _loop(_reduced(counts, 0, 0, lambda x, y: x.max(y)), [a, counts], square)[0]
+
+    return create_computation("squares", whole, [_shape(matrix), mkshape("s32", (batch,))])

@@ -1,0 +1,212 @@
+"""Linear algebra that stays on the device: patches/torch_xla/on-device."""
+
+import importlib
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import ir
+from torch_xla.debug import metrics
+
+DEVICE = torch_xla.device()
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+
+def matrices(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+
+def definite(x):
+    return x @ x.mT + torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+
+
+def well_conditioned(x):
+    return x + 4 * torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device)
+
+
+A = matrices(2, 5, 5)
+LU, PIVOTS = torch.linalg.lu_factor(A)
+
+#: Functions of matrices [2, 5, 5]; their gradients are compared as well.
+PROGRAMS = {
+    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(definite(x)).L,
+    "cholesky_ex, upper": lambda x: torch.linalg.cholesky_ex(definite(x), upper=True).L,
+    "cholesky_solve": lambda x: torch.cholesky_solve(x[..., :2], well_conditioned(x).tril()),
+    "cholesky_inverse": lambda x: torch.cholesky_inverse(well_conditioned(x).triu(), upper=True),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(well_conditioned(x), x, upper=True),
+    "solve_triangular, right": lambda x: torch.linalg.solve_triangular(
+        well_conditioned(x[0]), x, upper=False, left=False, unitriangular=True
+    ),
+    "lu": lambda x: torch.cat(torch.linalg.lu(x), -1),
+    "lu, tall": lambda x: torch.cat(torch.linalg.lu(x[..., :3])[1:], -2),
+    "lu, wide": lambda x: torch.cat(torch.linalg.lu(x[..., :3, :]), -1),
+    "lu_factor_ex": lambda x: torch.linalg.lu_factor_ex(x).LU,
+    "lu_unpack": lambda x: torch.cat(torch.lu_unpack(x, PIVOTS.to(x.device)), -1),
+    "lu_solve": lambda x: torch.linalg.lu_solve(well_conditioned(x), PIVOTS.to(x.device), x),
+    "lu_solve, adjoint": lambda x: torch.linalg.lu_solve(well_conditioned(x), PIVOTS.to(x.device), x, adjoint=True),
+    "lu_solve, right": lambda x: torch.linalg.lu_solve(well_conditioned(x), PIVOTS.to(x.device), x, left=False),
+    "det": torch.linalg.det,
+    "det, transposed": lambda x: torch.linalg.det(x.mT) * x.sum(),
+    "slogdet": lambda x: torch.linalg.slogdet(x).logabsdet,
+    "slogdet, transposed": lambda x: torch.linalg.slogdet(x.mT).logabsdet * x.sum(),
+    "solve_ex": lambda x: torch.linalg.solve_ex(x, x.flip(-1)).result,
+    "solve_ex, transposed": lambda x: torch.linalg.solve_ex(x.mT, x.flip(-1)).result,
+    "solve_ex, right": lambda x: torch.linalg.solve_ex(x, x[0].flip(-1), left=False).result,
+    "solve_ex, vectors": lambda x: torch.linalg.solve_ex(x, x[..., 0]).result,
+    "qr": lambda x: torch.cat(torch.linalg.qr(x), -1),
+    "qr, complete": lambda x: torch.linalg.qr(x, mode="complete").R,
+    "householder_product": lambda x: torch.linalg.householder_product(x[..., :3], x[..., 0, :3].abs()),
+    "matrix_exp": torch.matrix_exp,
+    "matrix_exp, scaled": lambda x: torch.matrix_exp(x * torch.tensor([0.1, 2.0]).to(x.device)[:, None, None]),
+}
+
+#: Functions of which the results are compared. Their tensors are moved by ``at``.
+RESULTS = {
+    "lu_factor_ex": lambda at: torch.linalg.lu_factor_ex(at(A)),
+    "lu_factor_ex, singular": lambda at: torch.linalg.lu_factor_ex(at(torch.zeros(3, 3))),
+    "equal candidates for a pivot": lambda at: torch.linalg.lu_factor_ex(at(torch.tensor([[1.0, 2], [-1, 3], [1, 4]]))),
+    "order of a minor": lambda at: (
+        torch.linalg.cholesky_ex(at(torch.diag_embed(torch.tensor([[1.0, 2, 3], [1, -2, 3], [1, 2, 0]])))).info
+    ),
+    "det of singular matrices": lambda at: torch.linalg.det(at(torch.ones(2, 3, 3))),
+    "info of inv_ex": lambda at: torch.linalg.inv_ex(at(torch.diag(torch.tensor([1.0, 0, 2])))).info,
+    "info of solve_ex": lambda at: torch.linalg.solve_ex(at(torch.zeros(2, 2)), at(torch.ones(2))).info,
+    "geqrf": lambda at: torch.geqrf(at(A[..., :3])),
+    "qr, complete": lambda at: torch.linalg.qr(at(A[..., :2]), mode="complete"),
+    "qr, wide": lambda at: torch.linalg.qr(at(A[:, :3])),
+    "qr, r": lambda at: torch.linalg.qr(at(A), mode="r").R,
+    "ormqr": lambda at: torch.ormqr(*map(at, torch.geqrf(A[..., :3])), at(A)),
+    "ormqr, right": lambda at: torch.ormqr(*map(at, torch.geqrf(A[..., :3])), at(A), left=False, transpose=True),
+    "float64": lambda at: torch.linalg.lu(at(A.double())),
+    "matrix_exp of zero": lambda at: torch.matrix_exp(at(torch.zeros(2, 2))),
+    "empty": lambda at: (
+        *torch.linalg.lu_factor_ex(at(A[:0])),
+        *torch.linalg.qr(at(A[..., :0]), mode="complete"),
+        torch.linalg.det(at(A[:, :0, :0])),
+        torch.linalg.cholesky_ex(at(A[:0])).L,
+        torch.matrix_exp(at(A[:0])),
+    ),
+}
+
+#: A block has 64 columns.
+LARGE = {
+    "lu": lambda x: torch.cat(torch.linalg.lu(x), -1),
+    "lu, tall": lambda x: torch.cat(torch.linalg.lu(x[:, :70])[1:], -2),
+    "lu, wide": lambda x: torch.cat(torch.linalg.lu(x[:70]), -1),
+    "inv_ex": lambda x: torch.linalg.inv_ex(x).inverse,
+    "slogdet": lambda x: torch.linalg.slogdet(x).logabsdet,
+    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(definite(x / 10)).L,
+    "qr": lambda x: torch.cat(torch.linalg.qr(x), -1),
+}
+
+#: What raises, and what it says of a matrix that has no answer.
+CHECKED = {
+    "inv": (torch.linalg.inv, torch.ones(2, 2), "singular"),
+    "solve": (lambda x: torch.linalg.solve(x, x), torch.zeros(2, 2), "singular"),
+    "cholesky": (torch.linalg.cholesky, -torch.eye(2), "leading minor of order 1 is not positive-definite"),
+    "cholesky_ex": (lambda x: torch.linalg.cholesky_ex(x, check_errors=True), -torch.eye(2), "positive-definite"),
+    "lu_factor": (torch.linalg.lu_factor, torch.zeros(2, 2), "is zero"),
+    "matrix_power": (lambda x: torch.linalg.matrix_power(x, -2), torch.zeros(2, 2), "singular"),
+}
+
+
+def on_the_device(program):
+    """What ``program`` returns, which no operator may have left the device for."""
+    torch_xla.sync()
+    metrics.clear_all()
+    found = program()
+    assert metrics.executed_fallback_ops() == []
+    return found
+
+
+def with_gradient(function, x):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    (grad,) = torch.autograd.grad(y, x, torch.cos(torch.arange(y.numel(), device=x.device).reshape(y.shape)).to(y))
+    return y.detach(), grad
+
+
+def on_the_cpu(results):
+    return [t.cpu() for t in results] if isinstance(results, (tuple, list)) else [results.cpu()]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_values_and_gradients_are_those_of_the_cpu(name):
+    expected = with_gradient(PROGRAMS[name], A.double())
+    found = on_the_device(lambda: with_gradient(PROGRAMS[name], A.to(DEVICE)))
+    torch.testing.assert_close(on_the_cpu(found), [t.float() for t in expected], rtol=1e-4, atol=1e-4)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_those_of_the_cpu(name):
+    found = on_the_device(lambda: RESULTS[name](lambda t: t.to(DEVICE)))
+    torch.testing.assert_close(on_the_cpu(found), on_the_cpu(RESULTS[name](lambda t: t)), equal_nan=True)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", LARGE)
+def test_matrices_of_more_than_a_block(name, monkeypatch):
+    linalg = importlib.import_module("torch_xla._lowerings.linalg")
+    monkeypatch.setattr(linalg, "LARGEST_ON_CPU", 1000)
+    x = matrices(100, 100, dtype=torch.float64)
+    found = on_the_device(lambda: LARGE[name](x.to(DEVICE)))
+    torch.testing.assert_close(found.cpu(), LARGE[name](x))
+
+
+@pytest.mark.passes_on_stock
+@pytest.mark.parametrize("name", [n for n in CHECKED if n not in ("inv", "matrix_power")])
+def test_a_matrix_without_an_answer_is_an_error(name):
+    raises_as_the_cpu(name)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", ["inv", "matrix_power"])
+def test_the_inverse_of_a_singular_matrix_is_an_error(name):
+    raises_as_the_cpu(name)
+
+
+def raises_as_the_cpu(name):
+    function, matrix, says = CHECKED[name]
+    for x in (matrix, matrix.to(DEVICE)):
+        with pytest.raises(RuntimeError, match=says):
+            function(x)
+
+
+@fails_on_stock
+def test_bfloat16_is_computed_in_float32_and_rounded_once():
+    narrow = A.to(DEVICE).bfloat16()
+    found = on_the_device(lambda: torch.matrix_exp(narrow))
+    assert torch.equal(found.cpu(), torch.matrix_exp(narrow.float()).bfloat16().cpu())
+
+
+@fails_on_stock
+def test_a_decomposition_is_one_operation():
+    x = A.to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(torch.linalg.lu_factor_ex(x).LU),
+        """\
+%0 = f32[2,5,5] xla::device_data()
+%1 = f32[2,5,5] aten::view(%0)
+%2 = (f32[2,5,5], s32[2,5], s32[2,5]) xla::lu(%1)
+%3 = f32[2,5,5] aten::view(%2.0)
+return %3
+""",
+    )
+
+
+@pytest.mark.passes_on_stock
+def test_what_is_declined_goes_where_it_went():
+    x = torch.complex(A, A.flip(0))
+    torch.testing.assert_close(torch.linalg.det(x.to(DEVICE)).cpu(), torch.linalg.det(x))
+    with pytest.raises(RuntimeError):
+        torch.linalg.lu_factor_ex(A.to(DEVICE), pivot=False)
+    with pytest.raises(RuntimeError):
+        torch.linalg.lu_factor_ex(A.to(DEVICE).bfloat16())
