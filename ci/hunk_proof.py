@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.compile import find_compiler, overlay_name, version_script
+from castoff.build.compile import STUBS, find_compiler, overlay_name, stubs, version_script
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.context import Context
@@ -240,10 +240,16 @@ def compile_units(tree: Tree, pin: Pin, torch: Path, context: Context) -> list[P
 
 
 def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path, runner: Runner) -> None:
-    """Link the objects into a library that exports the symbols that stock exports, and the topics' exports."""
+    """Link the objects into a library that exports the symbols that stock exports, and the topics' exports.
+
+    It is global, as the stubs of the overlay are, and has none itself.
+    """
+    source = library.with_suffix(".s")
+    source.write_text(stubs([]), encoding="utf-8")
     nm = runner.run(["nm", "--defined-only", "--extern-only", "--format=posix", *objects], name="nm").output
     ours = {line.split()[0] for line in nm.splitlines() if line.count(" ") >= 2}  # noqa: PLR2004
     shown = sorted(ours & (defined_symbols(torch / "lib/libtorch_cpu.so") | exports))
+    shown += ["castoff_interposed", "castoff_interposed_names"]
     script = library.with_suffix(".map")
     script.write_text(version_script(shown), encoding="utf-8")
     options = [
@@ -255,7 +261,7 @@ def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path,
     ]
     compiler = find_compiler(runner)
     runner.run(
-        [compiler.path, *options, "-o", library, *objects, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"], name="link"
+        [compiler.path, *options, "-o", library, *objects, source, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"], name="link"
     )
 
 
@@ -275,8 +281,10 @@ def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> P
             found="no such file in a copy of it",
             next_step="Make it with castoff env patched --pin 2.6.",
         )
-    overlay.unlink()  # write a new file, not through the link
-    shutil.copyfile(library, overlay)
+    for path in (overlay, overlay.with_name(STUBS)):
+        path.unlink()  # write a new file, not through the link
+    shutil.copyfile(library, overlay.with_name(STUBS))
+    overlay.symlink_to(STUBS)
     return python
 
 
@@ -294,11 +302,11 @@ def check_in_force(python: Path, tree: Tree, runner: Runner) -> None:
     environment = {**os.environ, "LD_BIND_NOW": "1"}
     rows = runner.run([python, "-c", IN_FORCE], name="in-force", env=environment).output.splitlines()
     found = dict(line.split() for line in rows if re.fullmatch(r"\S+ lib\S+\.so", line))
-    wrong = {name: library for name, library in found.items() if library != overlay_name("torch")}
+    wrong = {name: library for name, library in found.items() if library != STUBS}
     if wrong or "VariableHooks" not in found:
         raise VerifyError(
             "upstream's files with the hunks are not in use",
-            expected=f"{', '.join(tree.touched)} run in {overlay_name('torch')}",
+            expected=f"{', '.join(tree.touched)} run in {STUBS}",
             found=str(wrong or rows),
             next_step="Check that nothing else loads torch's libraries before torch does.",
         )

@@ -30,9 +30,16 @@ from castoff.model.topics import Topic
 GLUE = Path(__file__).resolve().parent / "overlay"
 """What every overlay is compiled with: the headers of all sources, and the shims for older systems."""
 
+STUBS = "libcastoff_interposed.so"
+"""The library that has torch's interposed functions as jumps into torch's overlay.
+
+It alone is loaded with global symbols, and needs no other library. The overlay needs libtorch_cpu.so: with it, all of
+torch's symbols would be global, and libraries that bring their own copies, such as _XLAC, would call torch's.
+"""
+
 _MOST_OVERLAYS = 100
 
-TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_global_deps.so", "libtorch_python.so")
+TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so")
 """The libraries of the torch wheel that a build reads."""
 
 _RPATHS = {"torch": "$ORIGIN", "torch_xla": "$ORIGIN/../../torch/lib"}
@@ -98,6 +105,15 @@ class Overlay:
     interposed: tuple[str, ...]  # those of them that interpose torch's functions
     compiler: str  # the compiler's version
     key: str  # the hash of everything that it was made from
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The library, and its stubs if it interposes functions."""
+        return (self.path, *([self.path.with_name(STUBS)] if self.interposed else []))
+
+    def members(self) -> dict[str, bytes]:
+        """Return the files as members of the project's wheel."""
+        return {f"{self.project}/lib/{path.name}": path.read_bytes() for path in self.files}
 
 
 def overlay_name(project: str) -> str:
@@ -241,7 +257,7 @@ def compile_overlays(
         missing = {key: job for key, job in jobs.items() if not cache.overlay(key).is_dir()}
         if missing:
             scratch = locked.enter_context(cache.scratch(f"overlay-{next(iter(missing))}"))
-            wanted = [job.library(scratch / key) for key, job in missing.items()]
+            wanted = [library for key, job in missing.items() for library in job.libraries(scratch / key)]
             make_libraries(wanted, compiler.path, scratch, context, precompile=compiler.is_gcc)
             for key in missing:
                 cache.keep_folder(cache.overlay(key), scratch / key)
@@ -273,11 +289,20 @@ class _Job:
     def key(self) -> str:
         """Return a hash of the inputs: the contents of the files, and nothing that depends on their folders."""
         units = [unit.key() for unit in self.units()]
-        return json_hash({"link": [*_LINK_OPTIONS, _RPATHS[self.project]], "symbols": self.symbols(), "units": units})
+        link = [*_LINK_OPTIONS, _RPATHS[self.project], stubs(self.interposed())]
+        return json_hash({"link": link, "symbols": self.symbols(), "units": units})
 
-    def library(self, folder: Path) -> Library:
-        """Return the library to link into a folder, which is created."""
+    def libraries(self, folder: Path) -> list[Library]:
+        """Return the libraries to link into a folder, which is created."""
         folder.mkdir()
+        return [self._overlay(folder), *([self._stubs(folder)] if self.interposed() else [])]
+
+    def _stubs(self, folder: Path) -> Library:
+        source = folder.with_suffix(".s")
+        source.write_text(stubs(self.interposed()), encoding="utf-8")
+        return Library(folder / STUBS, [], [*_LINK_OPTIONS, "-nostdlib", f"-Wl,-soname,{STUBS}"], [source])
+
+    def _overlay(self, folder: Path) -> Library:
         script = folder.with_suffix(".map")
         script.write_text(version_script(self.symbols()), encoding="utf-8")
         path = folder / overlay_name(self.project)
@@ -352,6 +377,28 @@ def version_script(symbols: Sequence[str]) -> str:
     """Return the linker's version script that exports these symbols and no others."""
     shown = "".join(f"    {symbol};\n" for symbol in symbols)
     return "{\n" + (f"  global:\n{shown}" if shown else "") + "  local: *;\n};\n"
+
+
+def stubs(symbols: Sequence[str]) -> str:
+    """Return the assembly of functions that jump to the addresses in the array ``castoff_interposed``.
+
+    ``import torch`` fills the array; ``castoff_interposed_names`` has the names in its order, separated by spaces.
+    """
+    functions = [
+        f".globl {name}\n.type {name}, @function\n{name}: jmp *.Laddresses+{8 * at}(%rip)\n.size {name}, 8\n"
+        for at, name in enumerate(symbols)
+    ]
+    addresses = f".globl castoff_interposed\ncastoff_interposed:\n.Laddresses: .zero {8 * len(symbols)}\n"
+    names = f'.globl castoff_interposed_names\ncastoff_interposed_names: .asciz "{" ".join(symbols)}"\n'
+    return "".join(
+        [
+            ".text\n",
+            *functions,
+            f".bss\n.balign 8\n{addresses}",
+            f".section .rodata\n{names}",
+            '.section .note.GNU-stack, "", @progbits\n',
+        ]
+    )
 
 
 def _check_exports(path: Path, symbols: Sequence[str]) -> None:

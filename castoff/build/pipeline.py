@@ -30,7 +30,7 @@ from castoff.build.manifest import (
 from castoff.build.output_folder import Workplace, workplace
 from castoff.build.plan import Plan, Request, plan_build
 from castoff.build.recorded import reuse
-from castoff.build.repack import GLOBAL_DEPS, PatchedWheel, repack, with_overlay
+from castoff.build.repack import PatchedWheel, repack
 from castoff.build.verify import verify_all
 from castoff.core.cache import Cache, link
 from castoff.core.console import Console
@@ -96,7 +96,7 @@ def _build(request: Request, plan: Plan, compiler: Compiler | None, place: Workp
         overlays = compile_plan(plan, compiler, torch, context)
     wheels, verified = reuse(request, plan, bases, overlays, place=place, console=console) or ([], None)
     if not wheels:
-        wheels = _make(plan, bases, overlays, torch, place=place, context=context)
+        wheels = _make(plan, bases, overlays, place=place, context=context)
     if verified is None or (request.verify_install and not verified.installed):
         with console.step("verify", "what was built"):
             verified = verify_all(
@@ -125,7 +125,6 @@ def _make(
     plan: Plan,
     bases: Mapping[str, BaseWheel],
     overlays: Mapping[str, Overlay],
-    torch: TorchTree,
     *,
     place: Workplace,
     context: Context,
@@ -139,26 +138,18 @@ def _make(
                 for project in plan.pin.projects
             }
         with console.step("repack", f"version {plan.wheel_version('torch')}"):
-            wheels = []
-            for project in plan.pin.projects:
-                overlay = overlays.get(project)
-                libraries: dict[str, bytes] = {}
-                if project == "torch" and overlay is not None:
-                    stock = torch.lib / Path(GLOBAL_DEPS).name
-                    libraries = {GLOBAL_DEPS: with_overlay(stock, overlay.path.name, work, context.runner)}
-                wheels.append(
-                    repack(
-                        bases[project],
-                        plan.wheel_version(project),
-                        applied[project],
-                        requires=plan.requires(project),
-                        overlay=overlay,
-                        libraries=libraries,
-                        folder=place.folder,
-                        console=console,
-                    )
+            return [
+                repack(
+                    bases[project],
+                    plan.wheel_version(project),
+                    applied[project],
+                    requires=plan.requires(project),
+                    overlay=overlays.get(project),
+                    folder=place.folder,
+                    console=console,
                 )
-    return wheels
+                for project in plan.pin.projects
+            ]
 
 
 def _warn_of_cuda(wheels: Sequence[PatchedWheel], pin: Pin, console: Console) -> None:

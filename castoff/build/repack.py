@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from castoff.build.apply import Applied
-from castoff.build.compile import Overlay, overlay_name
+from castoff.build.compile import Overlay
 from castoff.build.fetch import BaseWheel, file_sha256
 from castoff.core.console import Console
-from castoff.core.runner import Runner
-from castoff.core.tools import tool
 from castoff.formats.splice import splice
 from castoff.formats.wheels import (
     dist_info,
@@ -21,9 +19,6 @@ from castoff.formats.wheels import (
     updated_record,
     with_requirements,
 )
-
-GLOBAL_DEPS = "torch/lib/libtorch_global_deps.so"
-"""The library that `import torch` loads before any other, with global symbols."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +35,6 @@ class PatchedWheel:
     added: tuple[str, ...]  # members that upstream's does not have, sorted
 
 
-def with_overlay(library: Path, overlay: str, work: Path, runner: Runner) -> bytes:
-    """Return a libtorch_global_deps.so that loads torch's overlay.
-
-    So the overlay comes before libtorch_cpu.so in the order in which symbols are looked up.
-
-    Args:
-        library: The stock one.
-        overlay: The file name of torch's overlay.
-        work: A folder to work in.
-        runner: Runs patchelf.
-    """
-    copy = work / library.name
-    copy.write_bytes(library.read_bytes())
-    runner.run([tool("patchelf"), "--add-needed", overlay, copy], name="patchelf")
-    return copy.read_bytes()
-
-
 def repack(
     base: BaseWheel,
     version: str,
@@ -64,7 +42,6 @@ def repack(
     *,
     requires: Sequence[str],
     overlay: Overlay | None,
-    libraries: Mapping[str, bytes],
     folder: Path,
     console: Console,
 ) -> PatchedWheel:
@@ -76,7 +53,6 @@ def repack(
         applied: Its Python files with the topics.
         requires: Requirements besides those of upstream's wheel.
         overlay: Its overlay, if it has one.
-        libraries: Changed libraries, by member.
         folder: The folder for the wheel.
         console: Shows progress.
 
@@ -93,12 +69,10 @@ def repack(
         new_info = f"{project}-{version}.dist-info"
         renames = {name: new_info + name.removeprefix(old_info) for name in names if name.startswith(f"{old_info}/")}
         module = f"{project}/version.py"
-        contents = {**applied.changed, **applied.added, **libraries}
+        contents = {**applied.changed, **applied.added, **(overlay.members() if overlay is not None else {})}
         contents[module] = replaced_version_module(contents.get(module, archive.read(module)), version)
         metadata = replaced_version(archive.read(f"{old_info}/METADATA"), version)
         contents[f"{new_info}/METADATA"] = with_requirements(metadata, requires)
-        if overlay is not None:
-            contents[f"{project}/lib/{overlay_name(project)}"] = overlay.path.read_bytes()
         record = f"{new_info}/RECORD"
         contents[record] = updated_record(archive.read(f"{old_info}/RECORD"), renames, contents)
     target = folder / wheel_name(base.path.name, version)

@@ -21,7 +21,7 @@ from auditwheel.libc import Libc
 from auditwheel.policy import WheelPolicies
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from castoff.build.compile import Overlay, TorchTree, overlay_name
+from castoff.build.compile import STUBS, Overlay, TorchTree, overlay_name
 from castoff.build.install import (
     Install,
     copy_environment,
@@ -357,7 +357,7 @@ def _ask_probe(
     runner: Runner,
 ) -> _Answer:
     question = scratch / "question.json"
-    question.write_text(json.dumps({"projects": projects, "slots": slots}), encoding="utf-8")
+    question.write_text(json.dumps({"projects": projects, "slots": slots, "stubs": STUBS}), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("LD_", "PYTHON"))}
     # With this the loader fills the slots at load time and not at the first call.
     environment.update(LD_BIND_NOW="1", PJRT_DEVICE="CPU")

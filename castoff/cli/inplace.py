@@ -62,7 +62,6 @@ def install_command(
             deltas,
             ROOT / FOLDER,
             console,
-            context.runner,
             left_out=(lambda pin: left_out(ROOT, pin, only, off)) if chosen else None,
         )
         console.result(result.text, result.data)

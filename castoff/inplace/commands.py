@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.repack import GLOBAL_DEPS, with_overlay
 from castoff.core.console import Console
 from castoff.core.errors import InstallError
-from castoff.core.runner import Runner
 from castoff.formats.wheels import (
     Row,
     parse_record,
@@ -71,7 +68,6 @@ def install(
     deltas: Sequence[Delta],
     folder: Path,
     console: Console,
-    runner: Runner,
     *,
     left_out: Callable[[str], Sequence[str]] | None = None,
 ) -> Result:
@@ -82,7 +78,6 @@ def install(
         deltas: What there is to install, newest pin first.
         folder: The folder of their files.
         console: Reports progress.
-        runner: Runs patchelf.
         left_out: Gives the topics of a pin that are to be off by default; as they are, or all on, if None.
 
     Raises:
@@ -109,8 +104,7 @@ def install(
             restore(target.site, frozenset(intact))
         delta, wheels = check_target(target, deltas)
         off = chosen(delta.pin)
-        with tempfile.TemporaryDirectory(prefix="castoff-") as work:
-            changes = {wheel.project: _changes(wheel, delta, folder, off, Path(work), runner) for wheel in wheels}
+        changes = {wheel.project: _changes(wheel, delta, folder, off) for wheel in wheels}
         about = {"pin": delta.pin, "castoff": delta.castoff, "key": delta.key, _OFF: off}
         journal = replace_files(target.site, changes, guard=_GUARD, warning=_WARNING, about=about)
     return _told(target, journal, "now has", "")
@@ -198,17 +192,13 @@ def _intact(site: Path, journal: Journal) -> set[str]:
     return whole
 
 
-def _changes(  # noqa: PLR0917  # all of them differ in type
-    wheel: Installed, delta: Delta, folder: Path, off: str, work: Path, runner: Runner
-) -> dict[str, Content]:
+def _changes(wheel: Installed, delta: Delta, folder: Path, off: str) -> dict[str, Content]:
     """Return what becomes of the files of an installed wheel."""
     part, site = delta.parts[wheel.project], wheel.site
     changes: dict[str, Content] = {name: delta.file(folder, name).read_bytes() for name in part.new}
     module = f"{wheel.project}/version.py"
     switch = _SWITCH.format(off).encode() if wheel.project == "torch" and off else b""
     changes[module] = replaced_version_module((site / module).read_bytes(), part.patched) + switch
-    if wheel.project == "torch" and part.overlay is not None:
-        changes[GLOBAL_DEPS] = with_overlay(site / GLOBAL_DEPS, part.overlay, work, runner)
     stale = [path.relative_to(site).as_posix() for name in changes for path in compiled(site / name)]
     changes |= _metadata(wheel, part, changes, frozenset(stale))
     return {**changes, **dict.fromkeys(stale)}

@@ -1,8 +1,7 @@
 """Delta: what the patched wheels of a pin have that the stock ones have not, as files of castoff's package.
 
 It is the same for every CPython and for upstream's CPU and CUDA builds: Python files, and overlays that include
-no Python.h. What differs between those is made from the installed files: version.py, the metadata and
-libtorch_global_deps.so.
+no Python.h. What differs between those is made from the installed files: version.py and the metadata.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class Part:
     requires: tuple[str, ...]  # what the patched wheel requires besides
     stock: dict[str, str]  # the digest that each changed member has in the stock wheel
     new: dict[str, str]  # the digest of each member that is changed or added
-    overlay: str | None  # the file name of its overlay, if it has one
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castoff.build.compile import Compiler, needed_compiler, overlay_name, unpack_torch
+from castoff.build.compile import Compiler, needed_compiler, unpack_torch
 from castoff.build.fetch import BaseWheel, fetch_wheels
 from castoff.build.output_folder import workplace
 from castoff.build.pipeline import apply_project, compile_plan
@@ -130,17 +130,16 @@ def _add_delta(
         for project, base in bases.items():
             applied = apply_project(plan, project, base, work, context.runner)
             members = {**applied.changed, **applied.added}
-            name = overlay_name(project) if project in overlays else None
-            if name is not None:
-                members[f"{project}/lib/{name}"] = overlays[project].path.read_bytes()
-            parts[project] = _part(plan, base, members, name)
+            if project in overlays:
+                members |= overlays[project].members()
+            parts[project] = _part(plan, base, members)
             files.update(members)
         delta = Delta(plan.pin.name, plan.version, plan.pin.cxx11_abi, parts)
         write_delta(deltas, delta, sorted(files.items()))
     return plan, list(bases.values()), compiler
 
 
-def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes], overlay: str | None) -> Part:
+def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes]) -> Part:
     project = base.pinned.project
     upstream = plan.pin.upstream(project)
     with zipfile.ZipFile(base.path) as archive:
@@ -152,7 +151,6 @@ def _part(plan: Plan, base: BaseWheel, members: Mapping[str, bytes], overlay: st
         requires=plan.requires(project),
         stock={row.path: row.digest for row in record if row.path in members},
         new={name: record_digest(data) for name, data in sorted(members.items())},
-        overlay=overlay,
     )
 
 

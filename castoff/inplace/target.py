@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from castoff.build.compile import cxx11_abi
-from castoff.build.repack import GLOBAL_DEPS
 from castoff.core.errors import InstallError, RepackError
 from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, parse_record
@@ -197,7 +196,6 @@ def _check_files(wheel: Installed, part: Part) -> None:
     sizes = {name: row.size for name, row in wheel.rows.items() if row.size and not name.startswith("../")}
     changed = [name for name, size in sizes.items() if _size(wheel.site / name) not in {None, size}]
     touched = {*part.stock, f"{wheel.project}/version.py", f"{wheel.info.name}/METADATA"}
-    touched |= {GLOBAL_DEPS} & wheel.rows.keys()
     for name in sorted(touched):
         digest = wheel.rows[name].digest if name in wheel.rows else ""
         if digest != file_digest(wheel.site / name) or digest != part.stock.get(name, digest):

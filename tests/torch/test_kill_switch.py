@@ -1,5 +1,6 @@
 """An overlay must refuse every torch but the one it was built for, and say both names."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -56,7 +57,8 @@ def test_import_of_another_torch_fails_and_names_both(other_torch):
 
 def test_without_its_python_half_the_overlay_stays_off_and_says_so(other_torch):
     """A torch whose Python files do not ask: the C++ half alone refuses."""
-    (other_torch / "torch" / "_castoff.py").write_text("def enabled(topic): return False\n")
+    switch = other_torch / "torch" / "_castoff.py"
+    switch.write_text(switch.read_text().replace("\n_refuse_other_torch()\n", "\n"))
     init = other_torch / "torch" / "__init__.py"
     init.write_text(init.read_text().replace("from torch import _grad_dtype as _grad_dtype\n", ""))
     result = run("import torch; print(torch.ones(1, requires_grad=True).sum().backward())", other_torch)
@@ -92,3 +94,15 @@ def test_every_spelling_of_the_list(value, expected, monkeypatch):
     finally:
         monkeypatch.undo()
         disabled_topics.cache_clear()
+
+
+@pytest.mark.parametrize("environment", [{}, {"CASTOFF_DISABLE": "all"}])
+def test_libraries_that_are_loaded_later_do_not_find_torch(environment):
+    """Only the interposed functions are global. _XLAC has its own copies of other symbols, and other kernels of XLA:CPU
+    with torch's."""
+    program = "import ctypes, torch; print([hasattr(ctypes.CDLL(None), name) for name in {names!r}])"
+    names = ["_ZN2at13globalContextEv", "_ZN3c1013AutogradState13get_tls_stateEv"]
+    library = ctypes.CDLL(str(PACKAGE / "lib" / "libtorch_cpu.so"))
+    assert all(hasattr(library, name) for name in names)
+    result = run(program.format(names=names), "", **environment)
+    assert (result.stdout, result.returncode) == ("[False, False]\n", 0), result.stderr

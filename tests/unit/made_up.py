@@ -112,8 +112,12 @@ class Tree:
 TORCH_INIT = """
 import ctypes, pathlib
 lib = pathlib.Path(__file__).parent / "lib"
-ctypes.CDLL(str(lib / "libtorch_global_deps.so"), ctypes.RTLD_GLOBAL)
-cpu = ctypes.CDLL(str(lib / "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
+if (lib / "libcastoff_interposed.so").exists():
+    stubs = ctypes.CDLL(str(lib / "libcastoff_interposed.so"), ctypes.RTLD_GLOBAL)
+    overlay = ctypes.CDLL(str(lib / "libcastoff_torch.so"))
+    name = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(stubs, "castoff_interposed_names"))).decode()
+    ctypes.c_void_p.in_dll(stubs, "castoff_interposed").value = ctypes.cast(overlay[name], ctypes.c_void_p).value
+cpu = ctypes.CDLL(str(lib / "libtorch_cpu.so"))
 ctypes.CDLL(str(lib / "libtorch_python.so"))
 from torch.version import __version__
 answer = cpu.ask()
@@ -130,7 +134,6 @@ SOURCES = {
         'namespace torch { int answer() { return 1; } }\nextern "C" int ask() { return torch::answer(); }\n',
         ["-Wl,--no-as-needed", "libc10.so"],
     ),
-    "libtorch_global_deps.so": ("", []),
     "libtorch_python.so": ("", []),
 }
 

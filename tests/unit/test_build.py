@@ -322,7 +322,7 @@ def test_the_command_line(request_: Request) -> None:
     assert completed.returncode == 0, completed.stderr
     install = "pip install -c constraints.txt --find-links . torch torch_xla"
     assert completed.stdout == f"built {request_.out}/2.9-cpu\ninstall it, from within that folder: {install}\n"
-    assert "patchelf --add-needed libcastoff_torch.so" in completed.stderr
+    assert "g++ --version" in completed.stderr
     assert "warning  the wheels were not installed" in completed.stderr
     assert "\x1b" not in completed.stderr
 

@@ -11,7 +11,7 @@ from castoff.build.doctor import Finding
 from castoff.core.context import Context
 from castoff.core.interpreter import Interpreter
 from castoff.core.places import ROOT
-from castoff.formats.elf import defined_symbols, relocation_slots
+from castoff.formats.elf import relocation_slots
 
 HERE = Interpreter("3.11", Path(sys.executable))
 
@@ -32,7 +32,6 @@ def test_it_reads_slots_and_symbols_like_the_build(
 ) -> None:
     path = tmp_path / "libtorch_cpu.so"
     path.write_bytes(libraries["libtorch_cpu.so"])
-    assert shipped._defined(str(path)) == defined_symbols(path) == {"ask", "_ZN5torch6answerEv"}
     slots = shipped._slots(str(path), {"_ZN5torch6answerEv", "nothing"})
     wanted = relocation_slots(path, ["_ZN5torch6answerEv"])
     assert {name: tuple(offsets) for name, offsets in slots.items()} == wanted

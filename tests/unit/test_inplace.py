@@ -19,13 +19,11 @@ from made_up import TORCH_COMMIT, TORCH_INIT, TORCH_XLA_COMMIT, Tree, make_wheel
 
 from castoff.build.pipeline import build
 from castoff.build.plan import Request
-from castoff.build.repack import with_overlay
 from castoff.core.console import Console
 from castoff.core.errors import InstallError
 from castoff.core.places import ROOT
 from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, parse_record, record_digest, write_record
-from castoff.inplace import commands
 from castoff.inplace.choice import left_out
 from castoff.inplace.commands import describe, install, uninstall
 from castoff.inplace.delta import FOLDER, Delta, Part, read_deltas, write_delta
@@ -84,7 +82,6 @@ class Place:
         self.folder, self.console = folder, console
         self.site = folder / "lib" / "python3" / "site-packages"
         self.deltas = folder / "deltas"
-        self.runner = Runner(folder / "logs", console)
         self.stock = {
             "torch": {
                 "torch/__init__.py": TORCH_INIT.encode(),
@@ -113,7 +110,6 @@ class Place:
                 requires=("numpy",) if project == "torch_xla" else (),
                 stock={name: record_digest(data) for name, data in self.stock[project].items() if name in files},
                 new={name: record_digest(data) for name, data in files.items()},
-                overlay="libcastoff_torch.so" if project == "torch" else None,
             )
             for project, files in new.items()
         }
@@ -121,7 +117,7 @@ class Place:
         write_delta(self.deltas, Delta("2.9", version, 1, parts), files.items())
 
     def install(self) -> str:
-        return install(self.target, read_deltas(self.deltas), self.deltas, self.console, self.runner).text
+        return install(self.target, read_deltas(self.deltas), self.deltas, self.console).text
 
     def uninstall(self) -> str:
         return uninstall(self.target, self.console).text
@@ -132,17 +128,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, libraries: dict[str, bytes], console: Console, monkeypatch: pytest.MonkeyPatch) -> Place:
-    # Hundreds of runs: none loses power, and patchelf does the same in each.
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    made: dict[bytes, bytes] = {}
-
-    def once(library: Path, overlay: str, work: Path, runner: Runner) -> bytes:
-        stock = library.read_bytes()
-        if stock not in made:
-            made[stock] = with_overlay(library, overlay, work, runner)
-        return made[stock]
-
-    monkeypatch.setattr(commands, "with_overlay", once)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of runs: none loses power
     return Place(tmp_path / "env", libraries, console)
 
 
@@ -168,8 +154,6 @@ def test_there_and_back(place: Place, tmp_path: Path) -> None:
             assert rows[name].digest == record_digest(after[name][0]), name
         assert {name for name in rows if name.endswith(".pyc")} <= after.keys()
     assert b"\nRequires-Dist: numpy\n" in after["torch_xla-2.9.0+castoff.3.dist-info/METADATA"][0]
-    needed = subprocess.check_output(["readelf", "-d", place.site / "torch/lib/libtorch_global_deps.so"], text=True)
-    assert "libcastoff_torch.so" in needed
     assert snapshot(cache) == before
     assert place.state().count("patched in place by castoff.3") == 2
     assert place.install().endswith("already")
@@ -529,7 +513,7 @@ def test_the_package_gives_what_the_wheels_give(full_tree: Tree, console: Consol
     for wheel in full_tree.wheels.glob("torch*.whl"):
         put(wheel, ours)
     target = Target(Path(sys.executable), ours, (ours / "torch",), conda=False)
-    install(target, read_deltas(deltas), deltas, console, Runner(tmp_path / "logs", console))
+    install(target, read_deltas(deltas), deltas, console)
     for wheel in wheels.glob("torch*.whl"):
         put(wheel, theirs)
     for path in theirs.glob("*.dist-info"):
@@ -556,7 +540,7 @@ def test_topics_that_are_left_out_are_off_by_default(place: Place) -> None:
 
     def put(*names: str) -> str:
         deltas = read_deltas(place.deltas)
-        return install(place.target, deltas, place.deltas, place.console, place.runner, left_out=lambda pin: names).text
+        return install(place.target, deltas, place.deltas, place.console, left_out=lambda pin: names).text
 
     module = place.site / "torch" / "version.py"  # torch imports it first
 
@@ -590,7 +574,7 @@ def test_a_choice_that_is_refused_changes_nothing(place: Place) -> None:
         raise InstallError("no such topic", expected="", found="", next_step="")
 
     with pytest.raises(InstallError, match="no such topic"):
-        install(place.target, read_deltas(place.deltas), place.deltas, place.console, place.runner, left_out=refuse)
+        install(place.target, read_deltas(place.deltas), place.deltas, place.console, left_out=refuse)
     assert snapshot(place.site) == before
 
 

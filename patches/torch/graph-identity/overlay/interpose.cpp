@@ -46,10 +46,11 @@ extern "C" {
 
 [[gnu::visibility("default")]] bool castoff_graph_identity_in_effect();
 
-// Whether a library that is loaded now would find this function, and not one that came first.
+// Whether a library that is loaded now would find the jump to this function, and not one that came
+// first.
 bool castoff_graph_identity_in_effect() {
-  return library_of(dlsym(RTLD_DEFAULT, RUN_POST_ORDER)) ==
-         library_of(reinterpret_cast<const void*>(&library_of));
+  void* jumps = library_of(dlsym(RTLD_DEFAULT, "castoff_interposed"));
+  return jumps != nullptr && library_of(dlsym(RTLD_DEFAULT, RUN_POST_ORDER)) == jumps;
 }
 
 }  // extern "C"

@@ -32,6 +32,7 @@ OK, NOTE, FAULT = "ok", "note", "fault"
 _PROJECTS = ("torch", "torch_xla")
 _CALLERS = ("libtorch_cpu.so", "libtorch_python.so", "_XLAC")
 _OVERLAY = "libcastoff_torch.so"
+_STUBS = "libcastoff_interposed.so"  # calls of an interposed function lead there, and from there to the overlay
 _GOOGLE = "0x1ae0"
 _TPU_TIMEOUT = 300
 _SLOT_TYPES = (1, 6, 7)  # R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT
@@ -265,13 +266,14 @@ def _look_inside():
     if answer["compiled_in"]:
         print("\n" + json.dumps(answer))
         return
-    symbols = _defined(os.path.join(lib, _OVERLAY))
     maps = _mappings()
+    jumps = {name: _owner(address, maps) for name, address in _jumps(os.path.join(lib, _STUBS)).items()}
     for caller in _CALLERS if with_xla else _CALLERS[:2]:
         base, path = min((start, path) for start, _, offset, path in maps if offset == 0 and _is(path, caller))
-        for symbol, offsets in _slots(path, symbols).items():
+        for symbol, offsets in _slots(path, jumps).items():
             owners = [_owner(ctypes.c_uint64.from_address(base + offset).value, maps) for offset in offsets]
-            answer["slots"].setdefault(symbol, []).extend(owners)
+            found = [jumps[symbol] if owner == _STUBS else owner for owner in owners]
+            answer["slots"].setdefault(symbol, []).extend(found)
     print("\n" + json.dumps(answer))
 
 
@@ -315,10 +317,13 @@ def _string(strings, at):
     return data[: data.index(b"\0")].decode()
 
 
-def _defined(path):
-    elf = _Elf(path)
-    strings = elf.section(".dynstr")
-    return {_string(strings, name) for name, defined in elf.symbols() if defined}
+def _jumps(path):
+    """The addresses that the stubs of the interposed functions jump to, by the functions' names."""
+    stubs = ctypes.CDLL(path)
+    names = ctypes.c_char.in_dll(stubs, "castoff_interposed_names")
+    symbols = ctypes.string_at(ctypes.addressof(names)).decode().split()
+    addresses = (ctypes.c_uint64 * len(symbols)).in_dll(stubs, "castoff_interposed")
+    return {symbol: addresses[at] for at, symbol in enumerate(symbols)}
 
 
 def _slots(path, symbols):

@@ -8,17 +8,18 @@
 
 namespace torch::castoff {
 
-// The definition that `ours`, an exported symbol of the overlay, takes the place of: the next one
-// of the same name in symbol lookup order. The name is asked of the loader, so that it is right for
-// either C++ ABI. Throws c10::Error if the library that should define it does not.
+// The definition that `ours`, an exported symbol of the overlay, takes the place of: that of the same
+// name in libtorch_cpu.so. The name is asked of the loader, so that it is right for either C++ ABI.
+// Throws c10::Error if that library does not define it.
 template <class Function>
 Function* find_stock(Function* ours) {
   Dl_info info{};
   TORCH_CHECK(dladdr(reinterpret_cast<const void*>(ours), &info) != 0 && info.dli_sname != nullptr,
               "castoff: an interposed function is not an exported symbol of the overlay");
-  void* next = dlsym(RTLD_NEXT, info.dli_sname);
-  TORCH_CHECK(next != nullptr, "castoff: libtorch_cpu.so does not define ", info.dli_sname);
-  return reinterpret_cast<Function*>(next);
+  void* torch_cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  void* stock = torch_cpu == nullptr ? nullptr : dlsym(torch_cpu, info.dli_sname);
+  TORCH_CHECK(stock != nullptr, "castoff: libtorch_cpu.so does not define ", info.dli_sname);
+  return reinterpret_cast<Function*>(stock);
 }
 
 // That definition, found at its first call. A later call is a jump: a static variable within the

@@ -16,6 +16,7 @@ __all__ = ["TOPICS", "disabled_topics", "enabled", "library"]
 
 _LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 _OVERLAY = os.path.join(_LIB, "libcastoff_torch.so")
+_STUBS = os.path.join(_LIB, "libcastoff_interposed.so")
 
 
 @functools.cache
@@ -47,6 +48,17 @@ def _warn_of_unknown_topics() -> None:
         )
 
 
+def _interpose() -> None:
+    """Let calls of the functions that the overlay interposes lead to it: before torch's own libraries are loaded."""
+    if not os.path.exists(_STUBS):
+        return
+    stubs = ctypes.CDLL(_STUBS, ctypes.RTLD_GLOBAL)
+    names = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(stubs, "castoff_interposed_names"))).split()
+    addresses = (ctypes.c_void_p * len(names)).in_dll(stubs, "castoff_interposed")
+    for at, name in enumerate(names):
+        addresses[at] = ctypes.cast(library()[name.decode()], ctypes.c_void_p)
+
+
 def _refuse_other_torch() -> None:
     """Raise ImportError if the overlay was built for another torch than this one."""
     if not os.path.exists(_OVERLAY):
@@ -62,5 +74,6 @@ def _refuse_other_torch() -> None:
         )
 
 
+_interpose()
 _refuse_other_torch()
 _warn_of_unknown_topics()
