@@ -261,7 +261,8 @@ def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path,
     ]
     compiler = find_compiler(runner)
     runner.run(
-        [compiler.path, *options, "-o", library, *objects, source, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"], name="link"
+        [compiler.path, *options, "-o", library, *objects, source, f"-L{torch}/lib", "-ltorch_cpu", "-lc10"],
+        name="link",
     )
 
 

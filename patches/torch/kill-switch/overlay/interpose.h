@@ -8,9 +8,9 @@
 
 namespace torch::castoff {
 
-// The definition that `ours`, an exported symbol of the overlay, takes the place of: that of the same
-// name in libtorch_cpu.so. The name is asked of the loader, so that it is right for either C++ ABI.
-// Throws c10::Error if that library does not define it.
+// The definition that `ours`, an exported symbol of the overlay, takes the place of: that of the
+// same name in libtorch_cpu.so. The name is asked of the loader, so that it is right for either C++
+// ABI. Throws c10::Error if that library does not define it.
 template <class Function>
 Function* find_stock(Function* ours) {
   Dl_info info{};
