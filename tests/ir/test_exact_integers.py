@@ -45,6 +45,14 @@ def quotients(a, b):
     return [a // b, torch.div(a, b, **floor), torch.div(a, b, **trunc), a.clone().div_(b, **floor)]
 
 
+@passes_on_stock
+@pytest.mark.parametrize("dtype", (i64, i32, torch.float32), ids=str)
+def test_operands_of_the_cpu_are_sent(dtype):
+    a, b = torch.tensor([7, -7, 8]).to(dtype), torch.tensor([2, 2, -3]).to(dtype)
+    for found in (quotients(a.to(DEVICE), b)[:3], quotients(a, b.to(DEVICE))[:3]):
+        assert_same(*zip(found, quotients(a, b)[:3], strict=True))
+
+
 @fails_on_stock
 @pytest.mark.parametrize("dtype", (i64, i32), ids=str)
 def test_every_bit(dtype):

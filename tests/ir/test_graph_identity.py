@@ -264,6 +264,49 @@ def test_sharded():
     assert found == {"wrong": [], "distinct": 6 * 4}
 
 
+# ---- data of two devices
+
+TWO_DEVICES = """
+import torch, torch_xla
+
+a = torch.tensor([1.0], device="xla:1")
+b = torch.tensor([2.0], device="xla:2")
+torch_xla.sync()
+programs = {
+    "add": lambda: a + b,
+    "matmul": lambda: a @ b,
+    "in place": lambda: a.clone().add_(b),
+    "a constant": lambda: torch.zeros(1, device="xla:1") + b,
+    "sent": lambda: a.to("xla:2") + b,
+    "copied": lambda: a.clone().copy_(b),
+    "of the CPU": lambda: a + b.cpu(),
+}
+for name, program in programs.items():
+    try:
+        print(name, program().item())
+    except RuntimeError as error:
+        print(name, "|", str(error).splitlines()[0])
+print(a.item(), b.item())
+"""
+
+
+@fails_on_stock
+@pytest.mark.since("2.6", "torch_xla.sync")
+def test_a_graph_with_data_of_two_devices_is_refused():
+    """On stock it ends the process: pytorch/xla#8973."""
+    refused = "Expected all tensors to be on the same device, but found at least two devices, CPU:2 and CPU:1!"
+    assert forked("-c", TWO_DEVICES, CPU_NUM_DEVICES="4").stdout.splitlines() == [
+        f"add | {refused}",
+        f"matmul | {refused}",
+        f"in place | {refused}",
+        f"a constant | {refused}",
+        "sent 3.0",
+        "copied 2.0",
+        "of the CPU 3.0",
+        "1.0 2.0",
+    ]
+
+
 # ---- what stays
 
 

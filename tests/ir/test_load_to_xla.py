@@ -1,6 +1,8 @@
 """torch.load(path, map_location="xla"), mmap=True and load_state_dict(assign=True)."""
 
+import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -111,3 +113,72 @@ def test_other_locations_are_as_they_were():
         file.seek(0)
         host, device = torch.load(file, map_location=location)
         assert host.device.type == "cpu" and device.device.type == ("cpu" if location else "xla")
+
+
+# ---- copy.copy and pickle
+
+
+class Named(torch.Tensor):
+    pass
+
+
+def copied(x):
+    x.said = "first"
+    found = copy.copy(x)
+    with torch.no_grad():
+        x.add_(1)
+        found.mul_(3)
+    return found, x, found.is_leaf, found.requires_grad, found.grad_fn, type(found), getattr(found, "said", None)
+
+
+SOURCES = {
+    "plain": lambda x: x,
+    "view": lambda x: x.view(2, 3)[1],
+    "transposed": lambda x: x.view(2, 3).t(),
+    "bfloat16": lambda x: x.bfloat16(),
+    "subclass": lambda x: x.as_subclass(Named),
+    "parameter": torch.nn.Parameter,
+    "leaf": lambda x: x.requires_grad_(),
+    "graph": lambda x: x.requires_grad_() * 2,
+    "copy": copy.copy,
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "parameter" else pytest.param(name, marks=pytest.mark.fails_on_stock) for name in SOURCES]
+)
+def test_a_copy_is_a_leaf_that_shares_memory(name):
+    """pytorch/xla#876."""
+    make = SOURCES[name]
+    found, expected = copied(make(torch.arange(6.0, device=XLA))), copied(make(torch.arange(6.0)))
+    assert found[2:] == expected[2:]
+    assert found[0].device == XLA and found[0].dtype == expected[0].dtype
+    assert found[0].tolist() == expected[0].tolist() and found[1].tolist() == expected[1].tolist()
+
+
+@pytest.mark.fails_on_stock
+def test_a_copy_has_a_gradient_of_its_own():
+    x = torch.ones(2, device=XLA, requires_grad=True)
+    y = copy.copy(x)
+    (y * 3).sum().backward()
+    assert x.grad is None and y.grad.tolist() == [3, 3]
+
+
+@pytest.mark.passes_on_stock
+def test_copies_of_other_tensors_are_as_before():
+    for x in (torch.ones(2), torch.ones(2, device="meta"), torch.ones(2).as_subclass(Named)):
+        y = copy.copy(x)
+        assert type(y) is type(x) and y is not x and y.device == x.device
+        assert y.data_ptr() == x.data_ptr()
+    module = torch.nn.Linear(2, 2).to(XLA)
+    assert copy.copy(module).weight is module.weight
+
+
+@pytest.mark.fails_on_stock
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_tensors_that_want_a_gradient_are_saved_on_the_device_and_loaded(tmp_path, weights_only):
+    leaf = torch.arange(3.0, device=XLA, requires_grad=True)
+    found = torch.load(saved({"leaf": leaf, "graph": leaf * 2}, tmp_path), weights_only=weights_only)
+    assert found["leaf"].tolist() == [0, 1, 2] and found["graph"].tolist() == [0, 2, 4]
+    for x in (*found.values(), pickle.loads(pickle.dumps(leaf))):
+        assert (x.device, x.is_leaf, x.requires_grad) == (XLA, True, True)

@@ -440,8 +440,15 @@ def test_gradient_of_a_number_of_the_cpu():
 @passes_on_stock
 def test_other_tensors_of_the_cpu_are_refused():
     x = torch.ones(2, device=DEVICE)
-    with pytest.raises(RuntimeError, match="XLA tensor"):
+    with pytest.raises(RuntimeError, match=r"XLA tensor|same device"):
         torch.where(x > 0, torch.ones(2), x)
+
+
+@fails_on_stock
+def test_a_bound_of_the_cpu_is_not_left_out():
+    x, low = torch.ones(2, device=DEVICE), torch.zeros(2)
+    with pytest.raises(RuntimeError, match="found at least two devices, xla:0 and cpu!"):
+        torch.clamp(x, low.to(DEVICE), low)
 
 
 @passes_on_stock

@@ -19,6 +19,7 @@ from torch_xla.debug import metrics
 DEVICE = torch_xla.device()
 
 fails_on_stock = pytest.mark.fails_on_stock
+passes_on_stock = pytest.mark.passes_on_stock
 
 
 def images(*shape):
@@ -28,6 +29,24 @@ def images(*shape):
 X = images(2, 4, 5, 7)
 INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
+
+#: Functions, and operands of which one is on the CPU.
+CPU_OPERANDS = {
+    "bucketize": (torch.bucketize, X, torch.tensor([0.1, 0.4, 0.9])),
+    "searchsorted": (torch.searchsorted, torch.tensor([0.1, 0.4, 0.9]), X),
+    "isin": (torch.isin, torch.arange(4), torch.tensor([1, 3])),
+    "grid_sample": (lambda x, y: F.grid_sample(x, y, align_corners=True), X, X.view(2, -1)[:, :40].view(2, 4, 5, 2)),
+    "logaddexp": (torch.logaddexp, X, X.flip(0)),
+    "fmax": (torch.fmax, X, X.flip(0)),
+    "copysign": (torch.copysign, X, X.flip(0) - 0.5),
+    "addmv": (lambda m, v: torch.addmv(torch.ones(5).to(m.device), m, v), X[0, 0], X[0, 0, 0]),
+    "index_reduce": (
+        lambda x, i: torch.ones(4, 5).to(x.device).index_reduce(0, i.to(x.device), x, "amax"),
+        X[0, :, :, 0],
+        torch.tensor([0, 2, 2, 1]),
+    ),
+    "multi_margin_loss": (F.multi_margin_loss, X[0, :, 0], torch.tensor([0, 3, 1, 2])),
+}
 
 #: Functions of a tensor of floats; their gradients are compared as well.
 PROGRAMS = {
@@ -210,6 +229,17 @@ def test_what_is_declined_goes_where_it_went():
 
 
 @fails_on_stock
+@passes_on_stock
+@pytest.mark.parametrize("name", CPU_OPERANDS)
+@pytest.mark.parametrize("on_xla", [0, 1])
+def test_operands_of_the_cpu_go_where_they_went(name, on_xla):
+    program, *given = CPU_OPERANDS[name]
+    operands = [x.to(DEVICE) if i == on_xla else x for i, x in enumerate(given)]
+    found, expected = program(*operands), program(*given)
+    assert found.dtype is expected.dtype
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_the_table_has_operators_and_functions_that_exist():
     table = importlib.import_module("torch_xla._lowerings.table").TABLE
     assert list(table.values()), "the table is empty"

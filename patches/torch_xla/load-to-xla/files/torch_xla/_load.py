@@ -1,10 +1,13 @@
-"""torch.load(path, map_location="xla"), mmap=True too.
+"""torch.load(path, map_location="xla"), mmap=True too; and copy.copy and pickle of tensors on XLA.
 
 torch.load puts storages where map_location says, and makes tensors of them. There are no storages on XLA: here a
 storage stays on the CPU with the device that it is meant for, and the tensors of it go there. Tensors that share a
 storage share memory on XLA, too.
+
+copy.copy takes a tensor apart as pickle does: on XLA into a tensor of the CPU, where others give their storage.
 """
 
+import copy
 import functools
 import re
 from collections.abc import Callable
@@ -66,9 +69,23 @@ def _view_of_storage(untyped: Any, made: torch.Tensor, device: torch.device) -> 
     return whole.reshape(-1).as_strided(made.shape, made.stride(), made.storage_offset())
 
 
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """copy.copy(x). On XLA as on the CPU: a leaf of the same type and attributes that shares x's memory."""
+    kind = type(x)
+    if x.device.type != "xla" or kind.__reduce_ex__ is not torch.Tensor.__reduce_ex__:
+        return copy._reconstruct(x, None, *x.__reduce_ex__(4))
+    return torch._tensor._rebuild_from_type_v2(_shared, kind, (x,), torch._utils._get_obj_state(x))
+
+
+def _shared(x: torch.Tensor) -> torch.Tensor:
+    return x.data.requires_grad_(x.requires_grad)
+
+
 def install() -> None:
     """Let torch.load know XLA's locations, and put tensors there."""
     utils = torch._utils
+    torch.Tensor.__copy__ = _copied
+    utils._rebuild_device_tensor_from_cpu_tensor = _from_cpu(utils._rebuild_device_tensor_from_cpu_tensor)
     for name in ("_rebuild_tensor", "_rebuild_tensor_v3"):
         rebuild = getattr(utils, name, None)
         if rebuild is not None:
@@ -85,3 +102,11 @@ def _wrapped(rebuild: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         return _on_device(rebuild, storage, arguments)
 
     return rebuild_on_device
+
+
+def _from_cpu(rebuild: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(rebuild)
+    def rebuild_a_leaf(data: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        return rebuild(data.detach(), *arguments)  # what is sent of a leaf that wants a gradient is no leaf
+
+    return rebuild_a_leaf

@@ -54,6 +54,8 @@ def _functionalized(function: Callable, *arguments: Any) -> Any:
     Within a kernel they would be taken apart by strides, which a tensor on XLA does not have.
     """
     given = [v for v in tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+    if any(v.device.type == "cpu" and v.dim() for v in given):
+        return NotImplemented  # the kernel that was there may take it
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_FUNCTIONALIZE)
     torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, False)
     try:

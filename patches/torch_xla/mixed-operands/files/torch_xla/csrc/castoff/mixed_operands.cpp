@@ -255,27 +255,33 @@ void batch_norm_backward(MixedCall& call) {
 
 // ---- numbers of the CPU
 
-// Sends tensors of the CPU that have no dimension to the device, as torch takes them beside tensors
-// of a GPU. torch_xla's kernels of these operators refuse them, or their graph does not compile.
+bool is_of_the_cpu(const IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().device().is_cpu() &&
+         // Numbers of Python are none: these operators take them.
+         !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+// Sends tensors of the CPU that have no dimension to the device, and refuses others, as torch does
+// beside tensors of a GPU. torch_xla's kernels of these operators refuse both, or their graph does
+// not compile, or it is computed without: a bound of clamp.
 class SendNumbers final : public castoff::OverrideKernel {
  public:
   using OverrideKernel::OverrideKernel;
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const auto first = stack->end() - op.schema().arguments().size();
-    // Numbers of Python are none: these operators take them.
-    const auto is_number = [](const IValue& value) {
-      if (!value.isTensor() || !value.toTensor().defined()) return false;
-      const Tensor& t = value.toTensor();
-      return t.dim() == 0 && t.device().is_cpu() && !t.unsafeGetTensorImpl()->is_wrapped_number();
-    };
-    if (C10_UNLIKELY(std::any_of(first, stack->end(), is_number))) {
+    if (C10_UNLIKELY(std::any_of(first, stack->end(), is_of_the_cpu))) {
       const auto on_device = std::find_if(first, stack->end(), [](const IValue& value) {
         return value.isTensor() && value.toTensor().defined() && value.toTensor().is_xla();
       });
       const at::Device device = on_device->toTensor().device();
       for (auto argument = first; argument != stack->end(); ++argument) {
-        if (is_number(*argument)) *argument = argument->toTensor().to(device);
+        if (!is_of_the_cpu(*argument)) continue;
+        TORCH_CHECK(argument->toTensor().dim() == 0,
+                    "Expected all tensors to be on the same device, but found at least two "
+                    "devices, ",
+                    device, " and cpu!");
+        *argument = argument->toTensor().to(device);
       }
     }
     call_overridden(op, keys, stack);

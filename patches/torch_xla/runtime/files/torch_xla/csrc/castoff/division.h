@@ -12,11 +12,11 @@
 
 namespace castoff {
 
-// An operand in `dtype`, on the other's device: a number of Python, or a tensor without dimensions,
-// can be on the CPU.
+// An operand in `dtype`, on the other's device: a number of Python can be on the CPU, and so can a
+// tensor, which torch_xla's kernels of these operators send.
 inline at::Tensor operand(const at::Tensor& t, const at::Tensor& other, at::ScalarType dtype) {
   if (!t.unsafeGetTensorImpl()->is_wrapped_number()) {
-    return t.device().is_cpu() && t.dim() == 0 ? t.to(other.device(), dtype) : t.to(dtype);
+    return t.device().is_cpu() ? t.to(other.device(), dtype) : t.to(dtype);
   }
   return at::full({}, t.item(), other.options().dtype(dtype));
 }

@@ -67,13 +67,17 @@ class Identities {
   ska::flat_hash_map<const Node*, Identity> of_node_;
 };
 
+// Asked here and not where the hunk is: a build without an overlay has no other place.
+bool is_enabled() {
+  static const bool enabled = castoff::topic_enabled("graph-identity");
+  return enabled;
+}
+
 }  // namespace
 
 void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
               std::vector<std::size_t>& parameters) {
-  // Asked here and not where the hunk is: a build without an overlay has no other place.
-  static const bool enabled = castoff::topic_enabled("graph-identity");
-  if (!enabled) {
+  if (!is_enabled()) {
     return;
   }
   const Identities identities(post_order, parameters);
@@ -82,6 +86,17 @@ void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
     identities.mix_into(identity, root);
   }
   parameters = {identity.high, identity.low};
+}
+
+void expect_one_device(c10::ArrayRef<BackendDataPtr> data, const BackendDevice& device) {
+  if (!is_enabled() || device.toString().rfind("SPMD", 0) == 0) {
+    return;
+  }
+  for (const BackendDataPtr& of_leaf : data) {
+    TORCH_CHECK(of_leaf->device() == device,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                of_leaf->device(), " and ", device, "!");
+  }
 }
 
 }  // namespace torch::lazy::graph_identity

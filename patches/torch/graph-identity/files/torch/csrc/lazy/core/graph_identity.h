@@ -6,6 +6,7 @@
 // one tree; and a list of the leaves' parameter numbers in post order is 0, 1, 2, ... for either.
 // What is missing is which parameter feeds which operand (pytorch/xla#8353).
 
+#include <torch/csrc/lazy/backend/backend_data.h>
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <cstddef>
@@ -23,5 +24,9 @@ namespace torch::lazy::graph_identity {
 // `post_order` is not a post order of the roots' graph, or `parameters` does not belong to it.
 void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
               std::vector<std::size_t>& parameters);
+
+// Throws c10::Error if a graph that is to run on `device` has data of another device: torch_xla's
+// runtime would end the process (pytorch/xla#8973). The virtual device of SPMD has data of all.
+void expect_one_device(c10::ArrayRef<BackendDataPtr> data, const BackendDevice& device);
 
 }  // namespace torch::lazy::graph_identity
