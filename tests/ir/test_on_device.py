@@ -48,6 +48,19 @@ CPU_OPERANDS = {
     "multi_margin_loss": (F.multi_margin_loss, X[0, :, 0], torch.tensor([0, 3, 1, 2])),
 }
 
+
+def mask_of(x):
+    return x.detach() > 0.5
+
+
+def written(x, index, value):
+    x = x.clone()
+    x[index] = value
+    return x
+
+
+ROWS = torch.tensor([True, False])
+
 #: Functions of a tensor of floats; their gradients are compared as well.
 PROGRAMS = {
     "bilinear": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear"),
@@ -96,6 +109,16 @@ PROGRAMS = {
     "i1e": lambda x: torch.special.i1e(x * 12),
     "rfft": lambda x: torch.fft.rfft(x).abs(),
     "fft2": lambda x: torch.fft.fft2(x, norm="ortho").real,
+    "bilinear, antialiased": lambda x: F.interpolate(x, size=(3, 9), mode="bilinear", antialias=True),
+    "bicubic, antialiased": lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    "cdist": lambda x: torch.cdist(x[0, 0], x[1, 1], p=1.5),
+    "cdist, by the largest": lambda x: torch.cdist(x[0], x[1, :1], p=float("inf")),
+    "pdist": lambda x: F.pdist(x[0, 0], p=3),
+    "addmm": lambda x: torch.addmm(x[0, 0, :, :5], x[0, 0], x[0, 1].mT, beta=0.5, alpha=3),
+    "masked_scatter": lambda x: x[0].masked_scatter(mask_of(x[0]), x[1]),
+    "index_fill": lambda x: x[0].index_fill(1, INDEX[0].to(x.device), x[1, 1, 1, 1]),
+    "a write by a mask": lambda x: written(x, mask_of(x), 0.5),
+    "a write by a mask, of a number": lambda x: written(x * 2, mask_of(x), torch.tensor(0.5).to(x.device)),
     "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9),
 }
 
@@ -135,6 +158,17 @@ RESULTS = {
     "modified Bessel functions": lambda at: torch.special.scaled_modified_bessel_k1(at(X * 9)),
     "Hermite polynomials": lambda at: torch.special.hermite_polynomial_he(at(X), at(torch.arange(7))),
     "Chebyshev polynomials": lambda at: torch.special.chebyshev_polynomial_u(at(X), at(torch.arange(-1, 6))),
+    "aminmax of nothing": lambda at: at(X[:, :0]).aminmax(dim=0),
+    "norm of order 0": lambda at: torch.norm(at(SPECIAL).reshape(3, 3), 0, dim=1),
+    "addmm of integers": lambda at: torch.addmm(at(INDEX[:, :2]), at(INDEX), at(INDEX.mT), beta=2, alpha=3),
+    "addmm without the addend": lambda at: torch.addmm(at(SPECIAL[:3]), at(X[0, 0]), at(X[0, 1].mT[:, :3]), beta=0),
+    "conjugates": lambda at: torch.fft.ihfft2(at(X)),
+    "antialiased, aligned": lambda at: torch.ops.aten._upsample_bilinear2d_aa(at(X), [3, 9], True, None, None),
+    "a write by a mask of rows": lambda at: written(at(X), at(ROWS), at(X[1])),
+    "a write by a mask of columns": lambda at: written(at(X), (slice(None), at(ROWS.repeat(2))), at(X[:, :1])),
+    "a write where nothing is": lambda at: written(at(X), at(X > 9), 1.0),
+    "an added write": lambda at: at(X).index_put((at(X[..., 0] > 0.5),), at(X[0, 0, 0]), accumulate=True),
+    "a write to a view": lambda at: written(at(X)[1:, :, ::2], at(X[1:, :, ::2] > 0.5), -1.0),
     "empty": lambda at: F.unfold(at(X[:0]), 2),
     "0-d": lambda at: at(torch.tensor(2.5)).median(0),
 }
@@ -194,6 +228,52 @@ def test_a_sample_without_replacement_is_drawn_on_the_device():
     torch.testing.assert_close(first, weights[0] / 6, atol=0.1, rtol=0)
 
 
+#: Draws of [4000], and what lies below the quarters of their distribution.
+DRAWS = {
+    "cauchy": (lambda x: x.cauchy_(1, 2), (-1.0, 1.0, 3.0)),
+    "log_normal": (lambda x: x.log_normal_(0, 1), (0.5094, 1.0, 1.963)),
+    "rrelu": (lambda x: F.rrelu(x - 1, 0.2, 0.6, training=True), (-0.5, -0.4, -0.3)),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_are_drawn_on_the_device(name):
+    draw, quarters = DRAWS[name]
+    torch_xla.manual_seed(3)
+    drawn = on_the_device(lambda: draw(torch.zeros(4000, device=DEVICE)))
+    assert drawn.unique().numel() > 3900
+    below = [(drawn < quarter).float().mean().item() for quarter in quarters]
+    torch.testing.assert_close(torch.tensor(below), torch.tensor([0.25, 0.5, 0.75]), atol=0.04, rtol=0)
+
+
+@fails_on_stock
+def test_geometric_numbers_are_drawn_on_the_device():
+    drawn = on_the_device(lambda: torch.zeros(4000, device=DEVICE, dtype=torch.int64).geometric_(0.5)).cpu()
+    counts = torch.bincount(drawn)[:4] / 4000
+    torch.testing.assert_close(counts, torch.tensor([0, 0.5, 0.25, 0.125]), atol=0.04, rtol=0)
+
+
+@fails_on_stock
+def test_batch_normalization_by_its_later_name():
+    def run(x):
+        mean, var = torch.zeros(4).to(x.device), torch.ones(4).to(x.device)
+        y = torch.ops.aten._batch_norm_with_update(x, var + 1, var * 3, mean, var, 0.1, 1e-5)[0]
+        (grad,) = torch.autograd.grad(y, x, torch.cos(y.detach()))
+        return y.detach(), grad, mean, var
+
+    found = on_the_device(lambda: run(X.to(DEVICE).requires_grad_()))
+    torch.testing.assert_close(on_the_cpu(found), on_the_cpu(run(X.clone().requires_grad_())), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.passes_on_stock
+def test_values_that_differ_from_place_to_place_are_written_as_before():
+    for mask, values in ((ROWS, X[:1]), (X > 0.5, X[X > 0.5].flip(0)), (torch.tensor([True, True]), X.flip(0))):
+        assert torch.equal(written(X.to(DEVICE), mask.to(DEVICE), values.to(DEVICE)).cpu(), written(X, mask, values))
+    with pytest.raises((IndexError, RuntimeError)):
+        written(X.to(DEVICE), (X[0] > 0.5).to(DEVICE), 1.0)
+
+
 @fails_on_stock
 def test_out_and_in_place_forms():
     x, out = X.to(DEVICE), torch.empty(0).to(DEVICE)
@@ -241,12 +321,14 @@ def test_operands_of_the_cpu_go_where_they_went(name, on_xla):
 
 @fails_on_stock
 def test_the_table_has_operators_and_functions_that_exist():
-    table = importlib.import_module("torch_xla._lowerings.table").TABLE
-    assert list(table.values()), "the table is empty"
-    for operator, place in table.items():
+    table = importlib.import_module("torch_xla._lowerings.table")
+    assert table.TABLE, "the table is empty"
+    entries = [("XLA", *entry) for entry in table.TABLE.items()]
+    entries += [("AutogradXLA", *entry) for entry in table.DIFFERENTIABLE.items()]
+    for key, operator, place in entries:
         module, function = place.split(".")
         assert callable(getattr(importlib.import_module(f"torch_xla._lowerings.{module}"), function)), place
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", "XLA"), operator
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{operator}", key), operator
 
 
 @fails_on_stock

@@ -121,6 +121,7 @@ def _kernel(name: str, place: str, key: str) -> Callable:
 def install() -> None:
     """Register the table's operators for XLA. Called once, by ``_castoff``."""
     global _library
+    _castoff.install_kernels("on-device")
     # Not by torch.library, which would refuse a user's kernels for the same operators. The path says whose they are.
     _library = torch._C._dispatch_library("IMPL", "aten", "", "torch_xla/on-device/files/torch_xla/_on_device.py", 1)
     always = torch.is_warn_always_enabled()

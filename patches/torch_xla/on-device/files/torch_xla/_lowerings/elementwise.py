@@ -131,8 +131,8 @@ def _plus(x: Tensor, beta: float, product: Tensor) -> Tensor:
 
 
 def aminmax(x: Tensor, dim: Optional[int], keepdim: bool) -> tuple[Tensor, Tensor]:
-    if x.numel() == 0:
-        return NotImplemented
+    if x.numel() == 0 and (dim is None or x.shape[dim] == 0):
+        return NotImplemented  # an error of torch
     dims = list(range(x.dim())) if dim is None else [dim] if x.dim() else []
     if not dims:
         return x.clone(), x.clone()
@@ -296,3 +296,7 @@ def xlog1py(x: Tensor, y: Tensor) -> Tensor:
     x, y = promoted(x, y, floating=True)
     found = torch.where(x == 0, torch.zeros_like(x), x * torch.log1p(y))
     return torch.where(torch.isnan(y), y, found)
+
+
+def zeros(size: Sequence[int], dtype, layout, device, pin_memory) -> Tensor:
+    return torch.zeros(size, dtype=dtype, device=device)

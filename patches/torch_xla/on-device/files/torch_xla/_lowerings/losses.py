@@ -81,7 +81,7 @@ def _before_the_end(target: Tensor) -> Tensor:
 
 
 def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
-    if x.numel() == 0 or x.dim() > 2 or x.dim() == 0:
+    if x.numel() == 0 or x.dim() > 2:
         return NotImplemented
     rows, targets = torch.atleast_2d(x), torch.atleast_2d(target)
     valid = _before_the_end(targets)
@@ -98,7 +98,7 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[T
 def multilabel_margin_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor
 ) -> Tensor:
-    if x.numel() == 0 or x.dim() > 2 or x.dim() == 0:
+    if x.numel() == 0 or x.dim() > 2:
         return NotImplemented
     rows, targets = torch.atleast_2d(x), torch.atleast_2d(target)
     valid = _before_the_end(targets)
@@ -109,7 +109,3 @@ def multilabel_margin_loss_backward(
     parts = counts.sum(1).scatter_add(1, places, -counts.sum(2))
     parts = parts / (rows.shape[1] * (rows.shape[0] if reduction == _MEAN else 1))
     return (parts * (grad.reshape(-1, 1) if grad.dim() else grad)).reshape(x.shape)
-
-
-def rrelu(x: Tensor, noise: Tensor, lower: float, upper: float, training: bool) -> Tensor:
-    return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))

@@ -10,6 +10,7 @@ import torch_xla
 from torch import Tensor
 
 from .common import add_along, gradients, only
+from .instructions import exact_matmul
 
 _Tap = tuple[Tensor, Optional[Tensor]]
 """An index for each output position along a dimension, and its weight; None is 1."""
@@ -301,3 +302,61 @@ def col2im(x: Tensor, output, kernel, dilation, padding, stride) -> Tensor:
         x = add_along(x, places, output[dim] + 2 * padding[dim], dim)
         x = x.narrow(dim, padding[dim], output[dim])
     return x.clone()
+
+
+# ---- antialiased interpolation
+
+
+def _triangle(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp(min=0)
+
+
+def _cubic_filter(x: Tensor) -> Tensor:
+    a, x = -0.5, x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+def _filter_weights(
+    x: Tensor, size: int, output: int, align_corners: bool, scale: Optional[float], support: int, filter_of
+) -> Tensor:
+    """The weights [output, size] of a filter that is as wide as ``support`` positions of the coarser of both."""
+    aligned = (size - 1) / (output - 1) if output > 1 else 0.0
+    step = aligned if align_corners else _scale(size, output, scale)
+    wide = max(step, 1.0)
+    centre = ((_positions(output, x) + 0.5) * step).unsqueeze(1)
+    place = _positions(size, x).unsqueeze(0)
+    first = torch.floor(centre - support / 2 * wide + 0.5)
+    last = torch.floor(centre + support / 2 * wide + 0.5)
+    weights = filter_of((place - centre + 0.5) / wide)
+    weights = torch.where((place >= first) & (place < last), weights, torch.zeros_like(weights))
+    return weights / weights.sum(1, keepdim=True)
+
+
+def _antialiased(support: int, filter_of):
+    """The forward and backward operators of one filter."""
+
+    def weights(x: Tensor, sizes, output, align_corners: bool, scales) -> list[Tensor]:
+        return [
+            _filter_weights(x, s, o, align_corners, scale, support, filter_of)
+            for s, o, scale in zip(sizes[2:], output, scales, strict=True)
+        ]
+
+    def forward(x: Tensor, output: Sequence[int], align_corners: bool, *scales) -> Tensor:
+        if not x.is_floating_point() or x.numel() == 0 or x.dim() != 4 or min(output) <= 0:
+            return NotImplemented
+        rows, columns = weights(x, x.shape, output, align_corners, scales)
+        return exact_matmul(rows.to(x.dtype), exact_matmul(x, columns.to(x.dtype).mT))
+
+    def backward(grad: Tensor, output: Sequence[int], sizes: Sequence[int], align_corners: bool, *scales) -> Tensor:
+        if not grad.is_floating_point() or grad.numel() == 0:
+            return NotImplemented
+        rows, columns = weights(grad, sizes, output, align_corners, scales)
+        return exact_matmul(rows.to(grad.dtype).mT, exact_matmul(grad, columns.to(grad.dtype)))
+
+    return forward, backward
+
+
+antialiased_linear, antialiased_linear_backward = _antialiased(2, _triangle)
+antialiased_cubic, antialiased_cubic_backward = _antialiased(4, _cubic_filter)

@@ -1,5 +1,7 @@
 """Reductions by index, and bags of embeddings."""
 
+import math
+from collections.abc import Sequence
 from typing import Optional
 
 import torch
@@ -159,3 +161,29 @@ def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type
 
 def _ones(indices: Tensor) -> Tensor:
     return torch.ones(indices.numel(), device=indices.device)
+
+
+def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The gradient of the source: those of the places that the mask chooses, in their order, then zeros."""
+    count = math.prod(sizes)
+    chosen = mask.expand(grad.shape).reshape(-1)
+    order = torch.sort(chosen.logical_not().to(torch.int32), stable=True)[1]
+    flat = grad.reshape(-1)
+    found = torch.gather(torch.where(chosen, flat, torch.zeros_like(flat)), 0, order)
+    missing = count - found.numel()
+    found = torch.constant_pad_nd(found, [0, missing]) if missing > 0 else found[:count]
+    return found.reshape(sizes)
+
+
+def _has_gradient(x: Tensor, dim: int, index: Tensor, value: Tensor) -> bool:
+    return torch.is_grad_enabled() and value.requires_grad and value.dim() == 0 and index.dim() < 2
+
+
+@only(_has_gradient)
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """For autograd: torch's gradient of the value looks for the different ones of the indices."""
+    whole = x.reshape(1) if x.dim() == 0 else x
+    filled = torch.zeros(whole.shape[dim], dtype=torch.bool, device=x.device).index_fill(0, index.reshape(-1), True)
+    shape = [1] * whole.dim()
+    shape[dim] = -1
+    return torch.where(filled.reshape(shape), value.to(x.dtype), whole).reshape(x.shape)

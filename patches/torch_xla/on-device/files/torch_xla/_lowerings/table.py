@@ -7,6 +7,7 @@ is `common.only` for some calls, that is found out before anything is widened.
 
 TABLE = {
     # functions of elements
+    "_efficientzerotensor": "elementwise.zeros",
     "channel_shuffle": "elementwise.channel_shuffle",
     "angle": "elementwise.angle",
     "complex": "elementwise.complex",
@@ -82,6 +83,11 @@ TABLE = {
     "_fft_c2r": "fourier.fft_c2r",
     "_fft_r2c": "fourier.fft_r2c",
     "conj_physical": "fourier.conj_physical",
+    # random numbers
+    "cauchy": "sampling.cauchy",
+    "geometric": "sampling.geometric",
+    "log_normal": "sampling.log_normal",
+    "rrelu_with_noise_functional": "sampling.rrelu",
     # linear algebra
     "_cholesky_solve_helper": "linalg.cholesky_solve",
     "_linalg_det": "linalg.det",
@@ -101,6 +107,10 @@ TABLE = {
     "lu_unpack": "linalg.lu_unpack",
     "ormqr": "linalg.ormqr",
     # interpolation
+    "_upsample_bicubic2d_aa": "resampling.antialiased_cubic",
+    "_upsample_bicubic2d_aa_backward": "resampling.antialiased_cubic_backward",
+    "_upsample_bilinear2d_aa": "resampling.antialiased_linear",
+    "_upsample_bilinear2d_aa_backward": "resampling.antialiased_linear_backward",
     "_upsample_nearest_exact1d": "resampling.nearest_exact",
     "_upsample_nearest_exact1d_backward": "resampling.nearest_exact_backward",
     "_upsample_nearest_exact2d": "resampling.nearest_exact",
@@ -146,7 +156,11 @@ TABLE = {
     "max_pool2d_with_indices_backward": "pooling.max_pool2d_backward",
     "max_pool3d_with_indices": "pooling.max_pool3d",
     "max_pool3d_with_indices_backward": "pooling.max_pool3d_backward",
-    # losses and activations
+    # losses, distances, normalization and activations
+    "_batch_norm_with_update_functional": "normalization.batch_norm_with_update",
+    "_cdist_backward": "distances.cdist_backward",
+    "_pdist_backward": "distances.pdist_backward",
+    "batch_norm_backward": "normalization.batch_norm_backward",
     "glu_backward": "losses.glu_backward",
     "huber_loss": "losses.huber_loss",
     "huber_loss_backward": "losses.huber_loss_backward",
@@ -175,6 +189,7 @@ TABLE = {
     "_embedding_bag_per_sample_weights_backward": "scattering.embedding_bag_weights_backward",
     "embedding_renorm": "scattering.embedding_renorm",
     "index_reduce": "scattering.index_reduce",
+    "masked_scatter_backward": "scattering.masked_scatter_backward",
     "scatter_reduce.two": "scattering.scatter_reduce",
 }
 
@@ -183,6 +198,7 @@ DIFFERENTIABLE = {
     "_linalg_det": "linalg.contiguous_det",
     "_linalg_slogdet": "linalg.contiguous_slogdet",
     "_linalg_solve_ex": "linalg.contiguous_solve_ex",
+    "index_fill.int_Tensor": "scattering.index_fill",
     "max_pool2d": "pooling.dilated_max_pool2d",
     "max_pool3d": "pooling.dilated_max_pool3d",
 }
