@@ -201,20 +201,11 @@ SPECIAL = (
         kinds="value",
     ),
     Reason(
-        "powers",
-        "Powers of integers that overflow",
-        "XLA reads as many bits of the exponent as a number of the dtype's width needs to overflow, and torch all of "
-        "them: `2 ** 100` of int64 is 0 there.",
-        operators="pow|__rpow__",
-        dtypes="i64 i32 i8 u8",
-    ),
-    Reason(
         "NaN",
-        "NaN in comparisons",
-        "torch_xla's kernel takes an element that is not above the threshold for one that is below it. torch gives "
-        "NaN, or its gradient. The gradient of amax and amin is shared by the elements that equal the result, and NaN "
-        "equals nothing.",
-        operators=r"nn\.functional\.(relu|threshold|softshrink)|(masked\.)?am(ax|in)",
+        "The gradient of a maximum that is NaN",
+        "It is shared by the elements that equal the result: none, for NaN. torch multiplies infinity by False, which "
+        "is NaN; XLA's simplifier makes a selection of it, and 0.",
+        operators=r"(masked\.)?am(ax|in)",
     ),
     Reason(
         "booleans",

@@ -146,17 +146,20 @@ def test_ir_of_a_checkpointed_backward_pass():
     assert_expected_inline(
         ir(w.grad),
         """\
-%0 = f32[8,4] xla::device_data()
-%1 = f32[4,8] xla::device_data()
-%2 = f32[4,4] aten::mm(%1, %0)
-%3 = f32[4,4] aten::relu(%2)
-%4 = f32[] prim::Constant()
-%5 = f32[] aten::expand(%4)
-%6 = f32[4,4] aten::expand(%5)
-%7 = f32[4,4] aten::threshold_backward(%6, %3)
-%8 = f32[8,4] aten::permute(%1)
-%9 = f32[8,4] aten::mm(%8, %7)
-return %9
+%0 = s64[] prim::Constant()
+%1 = s64[] prim::Constant()
+%2 = f32[8,4] xla::device_data()
+%3 = f32[4,8] xla::device_data()
+%4 = f32[4,4] aten::mm(%3, %2)
+%5 = f32[4,4] aten::relu(%4)
+%6 = pred[4,4] aten::le(%5, %1)
+%7 = f32[] prim::Constant()
+%8 = f32[] aten::expand(%7)
+%9 = f32[4,4] aten::expand(%8)
+%10 = f32[4,4] aten::masked_fill(%9, %6, %0)
+%11 = f32[8,4] aten::permute(%3)
+%12 = f32[8,4] aten::mm(%11, %10)
+return %12
 """,
     )
 

@@ -99,6 +99,52 @@ def test_remainders_and_powers_are_stock(dtype):
     )
 
 
+def bases_and_exponents(dtype):
+    """All pairs of bases and exponents, of which most overflow."""
+    info = torch.iinfo(dtype)
+    bases = torch.tensor([0, 1, 2, 3, 6, 31, 100, info.max, info.min, max(info.min, -1), max(info.min, -3)])
+    exponents = [0, 1, 2, 5, 7, 8, 31, 32, 33, 63, 64, 65, 100, info.max, info.max - 1]
+    exponents += [-1, -2, info.min] if info.min < 0 else []
+    exponents = torch.tensor(exponents).clamp(max=info.max)
+    return [x.reshape(-1).to(dtype) for x in torch.meshgrid(bases, exponents, indexing="ij")]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (i64, i32, i16, i8, u8), ids=str)
+def test_powers_that_overflow(dtype):
+    """Modulo two to the power of the dtype's bits, as on the CPU; XLA reads six bits of an exponent."""
+    bases, exponents = bases_and_exponents(dtype)
+    here, there = [x.to(DEVICE) for x in (bases, exponents)]
+    in_place = here.clone().pow_(there)
+    assert_same((here**there, bases**exponents), (in_place, bases**exponents))
+    assert_same(*((n**there, n**exponents) for n in (0, 2, 3, 10, 31)))
+    assert_same(*((here**n, bases**n) for n in (0, 2, 7, 8, 31, 33, 64, 100, 127)))
+
+
+@fails_on_stock
+def test_powers_of_two_dtypes():
+    few = torch.tensor([3, 2, -7])
+    pairs = [(few.to(a), few.abs().mul(40).to(b)) for a in (i64, i32, u8) for b in (i64, u8)]
+    assert_same(*((a.to(DEVICE) ** b.to(DEVICE), a**b) for a, b in pairs))
+    assert_same((few.to(DEVICE) ** torch.tensor(70).to(DEVICE), few ** torch.tensor(70)))
+    assert_same((few.to(DEVICE) ** torch.tensor(70), few ** torch.tensor(70)))
+
+
+@passes_on_stock
+def test_ir_of_a_small_power():
+    x = torch.tensor([7]).to(DEVICE)
+    torch_xla.sync()
+    assert_expected_inline(
+        ir(x**5),
+        """\
+%0 = s64[] prim::Constant()
+%1 = s64[1] xla::device_data()
+%2 = s64[1] aten::pow(%1, %0)
+return %2
+""",
+    )
+
+
 @fails_on_stock
 def test_negative_powers_are_refused():
     """By the same sentence as on the CPU."""

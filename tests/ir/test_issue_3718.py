@@ -165,19 +165,22 @@ def test_forward_and_backward_in_one_graph(x):
     assert_expected_inline(
         ir(module.weight.grad),
         """\
-%0 = bf16[66,44] xla::device_data()
-%1 = bf16[44,66] aten::permute(%0)
-%2 = bf16[22,44] xla::device_data()
-%3 = bf16[22,66] aten::mm(%2, %1)
-%4 = bf16[22,66] aten::relu(%3)
-%5 = bf16[] prim::Constant()
-%6 = bf16[] aten::expand(%5)
-%7 = bf16[22,66] aten::expand(%6)
-%8 = bf16[22,66] aten::threshold_backward(%7, %4)
-%9 = bf16[44,22] aten::permute(%2)
-%10 = bf16[44,66] aten::mm(%9, %8)
-%11 = bf16[66,44] aten::permute(%10)
-return %11
+%0 = s64[] prim::Constant()
+%1 = s64[] prim::Constant()
+%2 = bf16[66,44] xla::device_data()
+%3 = bf16[44,66] aten::permute(%2)
+%4 = bf16[22,44] xla::device_data()
+%5 = bf16[22,66] aten::mm(%4, %3)
+%6 = bf16[22,66] aten::relu(%5)
+%7 = pred[22,66] aten::le(%6, %1)
+%8 = bf16[] prim::Constant()
+%9 = bf16[] aten::expand(%8)
+%10 = bf16[22,66] aten::expand(%9)
+%11 = bf16[22,66] aten::masked_fill(%10, %7, %0)
+%12 = bf16[44,22] aten::permute(%4)
+%13 = bf16[44,66] aten::mm(%12, %11)
+%14 = bf16[66,44] aten::permute(%13)
+return %14
 """,
     )
 

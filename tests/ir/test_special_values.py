@@ -88,6 +88,56 @@ def test_activations(dtype):
 
 
 @fails_on_stock
+@of_every_float
+def test_nan_passes_a_threshold(dtype):
+    numbers = torch.tensor([*NUMBERS, 0.5, -0.5, NAN], dtype=dtype)
+    functions = [F.relu, lambda x: (x * 1).relu_()]
+    functions += [lambda x: F.threshold(x, 0.5, 7.0), lambda x: F.threshold(x * 1, 5.5, -1.0, inplace=True)]
+    assert_same(functions, numbers, gradients=True)
+
+
+@fails_on_stock
+@of_every_float
+@pytest.mark.default_pin
+def test_softshrink(dtype):
+    """But for the signs of zero, which the CPU has in a vector of eight and not in what is left."""
+    x = torch.tensor([*NUMBERS, 0.3, 0.31, -0.3, NAN], dtype=dtype)
+    for bound in (0.5, 0.3, 0.0):
+        found, expected = F.softshrink(x.to(DEVICE), bound).cpu(), F.softshrink(x, bound)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@fails_on_stock
+def test_ir_of_relu():
+    """A maximum, and for its gradient a comparison and a selection."""
+    x = torch.ones(3, device=DEVICE, requires_grad=True)
+    torch_xla.sync()
+    y = x.relu()
+    assert_expected_inline(
+        ir(y),
+        """\
+%0 = f32[3] xla::device_data()
+%1 = f32[3] aten::relu(%0)
+return %1
+""",
+    )
+    assert_expected_inline(
+        ir(torch.autograd.grad(y, x, torch.ones_like(y))[0]),
+        """\
+%0 = s64[] prim::Constant()
+%1 = s64[] prim::Constant()
+%2 = f32[3] xla::device_data()
+%3 = f32[3] aten::relu(%2)
+%4 = pred[3] aten::le(%3, %1)
+%5 = f32[] prim::Constant()
+%6 = f32[3] aten::expand(%5)
+%7 = f32[3] aten::masked_fill(%6, %4, %0)
+return %7
+""",
+    )
+
+
+@fails_on_stock
 def test_ir_of_a_remainder():
     x = torch.tensor(NUMBERS).to(DEVICE)
     torch_xla.sync()

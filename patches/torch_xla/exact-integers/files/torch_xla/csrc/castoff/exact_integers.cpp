@@ -1,7 +1,13 @@
-// Divisions of integers that torch_xla makes in float32, which has no more than 24 of their bits.
+// Divisions of integers that torch_xla makes in float32, which has no more than 24 of their bits,
+// and powers whose exponents have more bits than XLA reads.
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/pow_ops.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/where.h>
 
 #include <optional>
 
@@ -38,14 +44,81 @@ void divide_by_mode(Call& call) {
   divide(call, call[2].toStringRef() == "floor" ? Rounding::kFloor : Rounding::kTrunc);
 }
 
-// self, exponent
-void power(Call& call) {
-  if (C10_UNLIKELY(c10::isIntegralType(call.tensor(0).scalar_type(), /*includeBool=*/true))) {
-    const at::Scalar exponent = call[1].toScalar();
-    TORCH_CHECK(!exponent.isIntegral(/*includeBool=*/true) || exponent.toLong() >= 0,
-                "Integers to negative integer powers are not allowed.");
+// ---- powers
+
+struct Powers;
+using TensorPower = Overridden<Powers, at::_ops::pow_Tensor_Tensor, c10::DispatchKey::XLA>;
+using NumberPower = Overridden<Powers, at::_ops::pow_Scalar, c10::DispatchKey::XLA>;
+using PowerOfNumber = Overridden<Powers, at::_ops::pow_Tensor_Scalar, c10::DispatchKey::XLA>;
+
+bool is_integer(ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/false);
+}
+
+int64_t bits_of(ScalarType dtype) {
+  return 8 * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+// How many bits of an exponent XLA reads at least: what a number of this dtype needs to overflow.
+int64_t bits_read(ScalarType dtype) {
+  int64_t bits = 3;
+  while ((int64_t{1} << bits) < bits_of(dtype)) ++bits;
+  return bits;
+}
+
+// base ** exponent modulo 2^bits, as in torch, of numbers that are not negative with no more than
+// `exponent_bits` bits: the exponent's digits in the base 2^bits_read are exponents of base,
+// base ** 2^bits_read, ...
+Tensor exact_power(const Tensor& base, const Tensor& exponent, int64_t exponent_bits) {
+  const int64_t digit_bits = bits_read(base.scalar_type());
+  const int64_t largest = (int64_t{1} << digit_bits) - 1;
+  Tensor result, step = base;
+  for (int64_t done = 0; done < exponent_bits; done += digit_bits) {
+    if (done > 0) step = step * PowerOfNumber::call(kXla, step, at::Scalar(largest));
+    const Tensor rest = done == 0 ? exponent : exponent.bitwise_right_shift(at::Scalar(done));
+    const Tensor factor = TensorPower::call(kXla, step, rest.bitwise_and(at::Scalar(largest)));
+    result = done == 0 ? factor : result * factor;
   }
-  call.proceed();
+  return result;
+}
+
+// Both of one dtype.
+Tensor exact_power(const Tensor& base, const Tensor& exponent) {
+  const ScalarType dtype = base.scalar_type();
+  if (dtype == ScalarType::Byte) return exact_power(base, exponent, bits_of(dtype));
+  // 1 / base is 0 but of 1 and -1.
+  const Tensor sign = exponent.bitwise_and(1).mul(-2).add(1);
+  const Tensor inverse = (base == 1).to(dtype) + (base == -1).to(dtype) * sign;
+  return at::where(exponent < 0, inverse, exact_power(base, exponent, bits_of(dtype) - 1));
+}
+
+Tensor power(c10::DispatchKeySet keys, const Tensor& self, const Tensor& exponent) {
+  const ScalarType dtype = at::result_type(self, exponent);
+  if (C10_LIKELY(!is_integer(dtype))) return TensorPower::call(keys, self, exponent);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return exact_power(operand(self, exponent, dtype), operand(exponent, self, dtype));
+}
+
+Tensor power_of_number(c10::DispatchKeySet keys, const at::Scalar& self, const Tensor& exponent) {
+  const ScalarType dtype = at::result_type(self, exponent);
+  if (C10_LIKELY(!is_integer(dtype))) return NumberPower::call(keys, self, exponent);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const bool is_even = self.toLong() % 2 == 0;
+  if (!is_even)
+    return exact_power(at::full({}, self, exponent.options().dtype(dtype)), exponent.to(dtype));
+  return NumberPower::call(keys, self, exponent).masked_fill(exponent >= bits_of(dtype), 0);
+}
+
+Tensor power_by_number(c10::DispatchKeySet keys, const Tensor& self, const at::Scalar& exponent) {
+  const ScalarType dtype = at::result_type(self, exponent);
+  if (C10_LIKELY(!is_integer(dtype))) return PowerOfNumber::call(keys, self, exponent);
+  const int64_t number = exponent.toLong();
+  TORCH_CHECK(number >= 0, "Integers to negative integer powers are not allowed.");
+  if (C10_LIKELY(number >> bits_read(dtype) == 0)) return PowerOfNumber::call(keys, self, exponent);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  int64_t bits = 1;
+  while (number >> bits != 0) ++bits;
+  return exact_power(self.to(dtype), at::full({}, exponent, self.options().dtype(at::kLong)), bits);
 }
 
 void install() {
@@ -53,7 +126,9 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, floor_divide, {{"aten::floor_divide", ""}});
   remedy(xla, divide_by_mode, {{"aten::div", "Tensor_mode"}});
-  remedy(xla, power, {{"aten::pow", "Tensor_Scalar"}});
+  TensorPower::by(xla, power);
+  NumberPower::by(xla, power_of_number);
+  PowerOfNumber::by(xla, power_by_number);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/clamp_ops.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/le_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 #include <c10/util/BFloat16.h>
@@ -145,6 +147,39 @@ void hardtanh_backward(Call& call) {
   call.answer(at::where(is_outside, 0.0, grad).to(grad.scalar_type()));
 }
 
+// NaN is neither above a threshold nor below it: torch asks for what is below, torch_xla for what
+// is above.
+Tensor filled_up_to(const Scalar& threshold, const Tensor& of, const Tensor& self,
+                    const Scalar& value) {
+  return at::_ops::masked_fill_Scalar::redispatch(
+      kXla, of, at::_ops::le_Scalar::redispatch(kXla, self, threshold), value);
+}
+
+// self, threshold, value
+void threshold(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (!is_floating(self)) return call.proceed();
+  call.answer(filled_up_to(call[1].toScalar(), self, self, call[2].toScalar()));
+}
+
+// grad_output, self, threshold: the gradient of relu, too.
+void threshold_backward(Call& call) {
+  const Tensor grad = call.tensor(0), self = call.tensor(1);
+  if (!is_floating(self) || grad.sizes() != self.sizes()) return call.proceed();
+  call.answer(filled_up_to(call[2].toScalar(), grad, self, 0));
+}
+
+// self, lambd: 0 has the sign of self.
+void softshrink(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (!is_floating(self)) return call.proceed();
+  const Below below;
+  const Scalar lambda = call[1].toScalar();
+  const Tensor x = widened(self);
+  const Tensor beyond = at::where(x > lambda, x - lambda, x + lambda);
+  call.answer(at::where(x.abs() > lambda, beyond, x * 0).to(self.scalar_type()));
+}
+
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
@@ -159,6 +194,9 @@ void install() {
   remedy(xla, log_sigmoid, {{"aten::log_sigmoid_forward", ""}});
   remedy(xla, hardsigmoid_backward, {{"aten::hardsigmoid_backward", ""}});
   remedy(xla, hardtanh_backward, {{"aten::hardtanh_backward", ""}});
+  remedy(xla, threshold, {{"aten::threshold", ""}});
+  remedy(xla, threshold_backward, {{"aten::threshold_backward", ""}});
+  remedy(xla, softshrink, {{"aten::softshrink", ""}});
 }
 
 }  // namespace
