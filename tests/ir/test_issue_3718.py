@@ -161,26 +161,23 @@ def test_every_way_gives_the_ir_of_the_one_built_in_bf16(make, x):
 def test_forward_and_backward_in_one_graph(x):
     module = cast_after_init()
     torch_xla.sync()
-    module(x).relu().sum().backward()
+    torch.nn.functional.leaky_relu(module(x)).sum().backward()
     assert_expected_inline(
         ir(module.weight.grad),
         """\
-%0 = s64[] prim::Constant()
-%1 = s64[] prim::Constant()
-%2 = bf16[66,44] xla::device_data()
-%3 = bf16[44,66] aten::permute(%2)
-%4 = bf16[22,44] xla::device_data()
-%5 = bf16[22,66] aten::mm(%4, %3)
-%6 = bf16[22,66] aten::relu(%5)
-%7 = pred[22,66] aten::le(%6, %1)
-%8 = bf16[] prim::Constant()
-%9 = bf16[] aten::expand(%8)
-%10 = bf16[22,66] aten::expand(%9)
-%11 = bf16[22,66] aten::masked_fill(%10, %7, %0)
-%12 = bf16[44,22] aten::permute(%4)
-%13 = bf16[44,66] aten::mm(%12, %11)
-%14 = bf16[66,44] aten::permute(%13)
-return %14
+%0 = f64[] xla::device_data()
+%1 = bf16[66,44] xla::device_data()
+%2 = bf16[44,66] aten::permute(%1)
+%3 = bf16[22,44] xla::device_data()
+%4 = bf16[22,66] aten::mm(%3, %2)
+%5 = bf16[] prim::Constant()
+%6 = bf16[] aten::expand(%5)
+%7 = bf16[22,66] aten::expand(%6)
+%8 = bf16[22,66] aten::leaky_relu_backward(%7, %4, %0)
+%9 = bf16[44,22] aten::permute(%3)
+%10 = bf16[44,66] aten::mm(%9, %8)
+%11 = bf16[66,44] aten::permute(%10)
+return %11
 """,
     )
 
