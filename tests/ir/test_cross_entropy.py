@@ -1,0 +1,262 @@
+"""cross_entropy as one node, and its gradient as another: patches/torch_xla/cross-entropy."""
+
+import os
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+
+import pytest
+import torch
+import torch_xla
+from expecttest import assert_expected_inline
+from ir_text import hlo, ir
+from tensors import random
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+DEVICE = torch_xla.device()
+INF, NAN = float("inf"), float("nan")
+bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+fails_on_stock = pytest.mark.fails_on_stock
+
+SIZES = ((8, 5), (6, 1), (1, 7), (3, 5, 4), (2, 5, 3, 4), (2, 3, 2, 2, 3))
+
+
+def targets(sizes, seed=1, classes=None):
+    shape = (sizes[0], *sizes[2:])
+    return torch.randint(0, classes or sizes[1], shape, generator=torch.Generator().manual_seed(seed))
+
+
+def differentiated(device, scores, target, grad=None, wide=None, **options):
+    """The loss and the scores' gradient, on the CPU; computed in the dtype ``wide``, if that is given."""
+    scores = scores.detach().clone().to(device).requires_grad_()
+    options = {name: v.to(device) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
+    if wide is not None:
+        options = {name: v.to(wide) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
+    loss = F.cross_entropy(scores if wide is None else scores.to(wide), target.to(device), **options)
+    loss.backward(torch.ones_like(loss) if grad is None else grad.to(loss))
+    return loss.detach().cpu(), scores.grad.cpu()
+
+
+def assert_as_the_cpu(scores, target, **options):
+    """Of bfloat16 and float16 as the CPU computes float32."""
+    half = scores.dtype in (bf16, f16)
+    found = differentiated(DEVICE, scores, target, **options)
+    expected = differentiated("cpu", scores, target, wide=f32 if half else None, **options)
+    assert [t.dtype for t in found] == [scores.dtype] * 2
+    tolerance = {"rtol": 1.0e-2, "atol": 1e-3} if half else {"rtol": 2e-6, "atol": 2e-7}
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other.to(mine.dtype), equal_nan=True, **tolerance)
+
+
+# ---- the graph
+
+
+@fails_on_stock
+def test_ir():
+    scores, target = random(4, 3, dtype=f32).to(DEVICE).requires_grad_(), torch.tensor([0, 2, 1, -100]).to(DEVICE)
+    torch_xla.sync()
+    loss = F.cross_entropy(scores, target)
+    assert_expected_inline(
+        ir(loss),
+        """\
+%0 = s64[4] xla::device_data()
+%1 = f32[4,3] xla::device_data()
+%2 = (f32[], f32[4,3], f32[3,4]) xla::cross_entropy(%1, %0)
+return %2
+""",
+    )
+    loss.backward()
+    assert_expected_inline(
+        ir(scores.grad),
+        """\
+%0 = s64[4] xla::device_data()
+%1 = f32[4,3] xla::device_data()
+%2 = (f32[], f32[4,3], f32[3,4]) xla::cross_entropy(%1, %0)
+%3 = f32[] prim::Constant()
+%4 = f32[] aten::expand(%3)
+%5 = (f32[4,3]) xla::cross_entropy_backward(%4, %2.1, %0, %2.2)
+return %5
+""",
+    )
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16), ids=str)
+def test_counts_have_the_size_of_targets(dtype):
+    """One comparison with all classes in the loss and one in its gradient; no sum over more than a row's classes."""
+    scores, target = random(8, 16, dtype=dtype).to(DEVICE).requires_grad_(), targets((8, 16)).to(DEVICE)
+    torch_xla.sync()
+    loss = F.cross_entropy(scores, target)
+    loss.backward()
+    text = hlo(loss, scores.grad)
+    assert text.count("pred[8,16] compare") == 2, text
+    assert "dimensions={0,1}" not in text
+
+
+@fails_on_stock
+def test_bfloat16_is_rounded_once():
+    """No array of scores is rounded but the gradient."""
+    scores, target = random(8, 16).to(DEVICE).requires_grad_(), targets((8, 16)).to(DEVICE)
+    torch_xla.sync()
+    F.cross_entropy(scores, target).backward()
+    assert hlo(scores.grad).count("bf16[8,16] convert") == 1
+
+
+# ---- values
+
+
+@pytest.mark.parametrize("dtype", (f32, f64, bf16, f16), ids=str)
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_as_the_cpu(dtype, reduction, sizes):
+    scores, target = random(*sizes, dtype=dtype) * 3, targets(sizes)
+    weight = (torch.arange(sizes[1]) / 2 + 0.5).to(dtype)
+    grad = random(*target.shape, dtype=dtype, seed=5) if reduction == "none" else torch.tensor(1.5, dtype=dtype)
+    target[0] = -100
+    assert_as_the_cpu(scores, target, grad=grad, reduction=reduction)
+    target[target == -100] = 0
+    assert_as_the_cpu(scores, target, grad=grad, reduction=reduction, ignore_index=0, weight=weight)
+
+
+def test_every_target_is_ignored():
+    scores = random(4, 3, dtype=f32)
+    for reduction in ("none", "mean", "sum"):
+        assert_as_the_cpu(scores, torch.full((4,), -100), reduction=reduction)
+        assert_as_the_cpu(scores, torch.full((4,), 2), reduction=reduction, ignore_index=2, weight=torch.ones(3))
+
+
+def test_infinite_scores():
+    """Of a class that is no target the gradient is 0; of a target the loss is infinite."""
+    scores = random(5, 4, dtype=f32)
+    scores[0, 1] = scores[1, :2] = -INF
+    target = torch.tensor([0, 3, 1, 2, 0])
+    for reduction in ("none", "mean", "sum"):
+        assert_as_the_cpu(scores, target, reduction=reduction)
+        assert_as_the_cpu(scores, target.clamp(max=1), reduction=reduction)
+    scores[2, 0], scores[3], scores[4] = INF, -INF, NAN
+    assert_as_the_cpu(scores, target, reduction="none")
+
+
+def test_an_ignored_class_with_infinite_scores():
+    scores = random(4, 3, dtype=f32)
+    scores[:, 0] = -INF
+    for reduction in ("none", "mean", "sum"):
+        assert_as_the_cpu(scores, torch.tensor([0, 1, 2, 0]), reduction=reduction, ignore_index=0)
+
+
+def test_large_scores_lose_nothing():
+    """A loss of 1e-4 beside scores of 1e4, which the difference of a logarithm and a score would not have."""
+    scores = torch.tensor([[1e4, 1e4 - 9, 0.0], [-1e4, -1e4 - 9, -2e4]])
+    assert_as_the_cpu(scores, torch.tensor([0, 0]), reduction="none")
+
+
+def test_targets_that_there_are_not():
+    """What the CPU refuses counts as ignored, as on stock wheels."""
+    scores, weight = random(4, 3, dtype=f32), torch.tensor([1.0, 2.0, 3.0])
+    beyond, ignored = torch.tensor([0, 3, -1, 2**32 + 1]), torch.tensor([0, -100, -100, -100])
+    for options in ({}, {"weight": weight}, {"reduction": "none"}, {"reduction": "sum"}):
+        found = differentiated(DEVICE, scores, beyond, **options)
+        for mine, other in zip(found, differentiated("cpu", scores, ignored, **options), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+@fails_on_stock
+def test_bfloat16_is_as_exact_as_it_can_be():
+    """The loss of bfloat16 scores is the float64 one, rounded."""
+    scores, target = random(64, 1000) * 4, targets((64, 1000))
+    found, grad = differentiated(DEVICE, scores, target, reduction="sum")
+    exact, exact_grad = differentiated("cpu", scores, target, wide=f64, reduction="sum")
+    assert found == exact.to(bf16)
+    assert torch.equal(grad, exact_grad)
+
+
+@pytest.mark.parametrize("reduction", ("none", "mean"))
+def test_second_derivative(reduction):
+    def second(device):
+        scores = random(4, 3, dtype=f32).to(device).requires_grad_()
+        target = torch.tensor([0, 2, 1, -100]).to(device)
+        loss = F.cross_entropy(scores * scores, target, reduction=reduction).sum()
+        (grad,) = torch.autograd.grad(loss, scores, create_graph=True)
+        (grad * grad).sum().backward()
+        return grad.detach().cpu(), scores.grad.cpu()
+
+    for mine, other in zip(second(DEVICE), second("cpu"), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_scores_that_are_written_to():
+    """Before the backward pass, as the CPU takes it: what is saved is not the scores."""
+
+    def grad(device):
+        leaf = random(4, 3, dtype=f32).to(device).requires_grad_()
+        scores = leaf * 2
+        loss = F.cross_entropy(scores, torch.tensor([0, 2, 1, 1]).to(device))
+        scores.zero_()
+        loss.backward()
+        return leaf.grad.cpu()
+
+    torch.testing.assert_close(grad(DEVICE), grad("cpu"))
+
+
+def test_one_graph_serves_two_ignored_classes():
+    """ignore_index is in the graph's key."""
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 1, 2, 0])
+    for ignored in (0, 1, 2, -100):
+        assert_as_the_cpu(scores, target, ignore_index=ignored)
+
+
+def test_other_calls_are_torchs():
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
+    assert_as_the_cpu(scores, target, label_smoothing=0.1)
+    assert_as_the_cpu(scores, torch.softmax(random(4, 3, dtype=f32, seed=3), 1))
+    assert_as_the_cpu(scores[0], torch.tensor(1))
+    for wrong in (target[:3], target.unsqueeze(1)):
+        with pytest.raises((RuntimeError, ValueError)):
+            F.cross_entropy(scores.to(DEVICE), wrong.to(DEVICE))
+
+
+def test_an_empty_batch():
+    for reduction in ("none", "mean", "sum"):
+        found = F.cross_entropy(
+            torch.zeros(0, 3).to(DEVICE), torch.zeros(0, dtype=torch.int64).to(DEVICE), reduction=reduction
+        )
+        expected = F.cross_entropy(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), reduction=reduction)
+        torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+
+
+def test_under_transforms():
+    """torch.func's, forward-mode derivatives and dispatch modes see torch's composition."""
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, 1])
+    on_xla = scores.to(DEVICE), target.to(DEVICE)
+    expected = differentiated("cpu", scores, target)[1]
+    torch.testing.assert_close(torch.func.grad(F.cross_entropy)(*on_xla).cpu(), expected)
+    losses = torch.func.vmap(F.cross_entropy)(on_xla[0].unsqueeze(1), on_xla[1].unsqueeze(1))
+    torch.testing.assert_close(losses.cpu(), F.cross_entropy(scores, target, reduction="none"))
+    _, tangent = torch.func.jvp(lambda s: F.cross_entropy(s, on_xla[1]), on_xla[:1], (torch.ones(4, 3).to(DEVICE),))
+    assert abs(tangent.item()) < 1e-6
+
+
+def test_checkpointed_and_under_autocast():
+    def step(device, kept):
+        leaf = random(4, 8, dtype=f32).to(device).requires_grad_()
+        weight, target = random(8, 3, dtype=f32, seed=2).to(device), torch.tensor([0, 2, 1, 1]).to(device)
+
+        def loss(x):
+            return F.cross_entropy(x @ weight, target)
+
+        with torch.autocast(device, bf16):
+            result = loss(leaf) if kept else checkpoint(loss, leaf, use_reentrant=False)
+        assert result.dtype == f32
+        result.backward()
+        return leaf.grad.cpu()
+
+    assert torch.equal(step("xla", kept=True), step("xla", kept=False))
+    torch.testing.assert_close(step("xla", kept=True), step("cpu", kept=True), rtol=2e-2, atol=1e-2)
+
+
+def test_compiled():
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
+    compiled = torch.compile(F.cross_entropy, backend="openxla")
+    found = compiled(scores.to(DEVICE), target.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), F.cross_entropy(scores, target))
