@@ -10,16 +10,17 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from castoff.core.errors import TpuError
+from castoff.tpu.estimate import Estimate, estimate
 
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11
@@ -28,10 +29,6 @@ WORKER = Path(__file__).parent / "worker.py"
 
 TIMEOUT = 1800
 """The time limit of a compilation, in seconds: whole models take minutes."""
-
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_NO_ESTIMATE = 2**63 - 1
-"""What the compiler writes for an instruction that it cannot estimate, such as a softmax over 8192 columns."""
 
 _LOG_LINES = 15
 
@@ -60,13 +57,15 @@ class Compiled:
     memory: dict[str, int]
     cached: bool  # whether it came from the cache
 
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What the compiler's estimates say, and what has none."""
+        return estimate(self.hlo)
+
     @property
     def estimated_cycles(self) -> int:
-        """The compiler's own estimate, summed over the instructions that have one: fusions and convolutions.
-
-        Transfers and collectives have none, nor have some large fusions, and the body of a loop is counted once.
-        """
-        return sum(cycles for cycles in map(int, _CYCLES.findall(self.hlo)) if cycles != _NO_ESTIMATE)
+        """The compiler's estimates, as often as their instructions run, or what transfers take, if that is more."""
+        return self.estimate.cycles(self.topology)
 
 
 class TpuCompiler:

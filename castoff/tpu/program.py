@@ -66,6 +66,9 @@ class Step:
                     "converts": counted(parse_hlo(compiled.hlo).converts()),
                     "memory": compiled.memory,
                     "estimated_cycles": compiled.estimated_cycles,
+                    "moved_bytes": compiled.estimate.moved,
+                    "without_estimate": dict(compiled.estimate.without),
+                    "loops_of_unknown_length": compiled.estimate.loops,
                     "hlo": normalize(compiled.hlo),
                 }
                 for graph, compiled in zip(self.graphs, self.compiled, strict=True)
@@ -191,6 +194,8 @@ def _step(
             made = compiler.compile(graph.stablehlo.encode(), request.topology, partitions, request.options)
             compiled.append(made)
             console.note(f"{graph.place}: {made.estimated_cycles:,} cycles{' (cached)' if made.cached else ''}")
+            if gaps := made.estimate.gaps():
+                console.note(f"{graph.place}: the compiler has no estimate for {gaps}")
     versions = {project: str(answer[project]) for project in ("torch", "torch_xla")}
     return Step(versions, partitions, graphs, compiled)
 
@@ -307,6 +312,8 @@ def report(steps: Mapping[str, Step]) -> str:
         table.append([f"{kind.replace('_', ' ')} bytes", *(f"{value:,}" for value in sums)])
     cycles = (sum(compiled.estimated_cycles for compiled in step.compiled) for step in steps.values())
     table.append(["estimated cycles", *(f"{value:,}" for value in cycles)])
+    gaps = [sum((compiled.estimate.without for compiled in step.compiled), Counter()) for step in steps.values()]
+    table.append(["without an estimate", *(str(sum(count.values())) for count in gaps)])
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     lines = []
     for first, *others in table:

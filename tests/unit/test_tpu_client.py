@@ -26,8 +26,8 @@ for line in sys.stdin:
     else:
         open(sys.argv[0] + ".jobs", "a").write(line)
         noise = sorted(k for k in os.environ if k.startswith(("TPU_", "XLA_", "LIBTPU_", "JAX_", "PYTHON")))
-        hlo = base64.b64decode(job["stablehlo"]).decode() + ' "estimated_cycles":"40" "estimated_cycles":"2"'
-        hlo += ' "estimated_cycles":"9223372036854775807"'
+        hlo = 'ENTRY %main () -> f32[] {\\n  ROOT %a = f32[] constant(0), {"estimated_cycles":"42"}\\n}\\n'
+        hlo = base64.b64decode(job["stablehlo"]).decode() + " \\n" + hlo
         answer = {"hlo": hlo + " ".join(noise), "memory": {"temp": 1}}
     print(json.dumps(answer), flush=True)
 """
