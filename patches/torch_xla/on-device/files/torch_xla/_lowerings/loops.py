@@ -248,3 +248,21 @@ def repeated_squares(matrix: Operand):
         return _loop(_reduced(counts, 0, 0, lambda x, y: x.max(y)), [a, counts], square)[0]
 
     return create_computation("squares", whole, [_shape(matrix), mkshape("s32", (batch,))])
+
+
+@functools.lru_cache(maxsize=256)
+def greatest_divisor(numbers: Operand):
+    """Euclid's algorithm of two arrays of integers that are not negative."""
+
+    def some_left(x: Op, y: Op) -> Op:
+        left = (y != y.zeros_like()).select(_iota(y, 0).zeros_like() + _integer(y, 1), _iota(y, 0).zeros_like())
+        return left.reduce_all(_integer(y, 0), lambda a, b: a.max(b)) > _integer(y, 0)
+
+    def step(x: Op, y: Op) -> tuple[Op, Op]:
+        done = y == y.zeros_like()
+        return done.select(x, y), done.select(y, x % done.select(y.ones_like(), y))
+
+    def whole(x: Op, y: Op) -> Op:
+        return Op.mkwhile([x, y], some_left, step).get_tuple_element(0)
+
+    return create_computation("gcd", whole, [_shape(numbers)] * 2)

@@ -1,5 +1,6 @@
 """What sorting and counting give: medians, modes, positions in sorted sequences."""
 
+from collections.abc import Callable
 from typing import Optional, Union
 
 import torch
@@ -65,7 +66,7 @@ def mode(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     number = torch.arange(size, device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim)).expand(x.shape)
     before = torch.cat([values.narrow(dim, 0, 1), values.narrow(dim, 0, size - 1)], dim)
     starts = torch.where((values != before) | (number == 0), number, torch.zeros_like(number))
-    length = number - torch.cummax(starts, dim)[0]
+    length = number - _running(starts, dim, torch.maximum)
     longest = length.amax(dim, keepdim=True)
     end = torch.where(length == longest, number, torch.full_like(number, size)).amin(dim, keepdim=True)
     found, places = torch.gather(values, dim, end), torch.gather(index, dim, end)
@@ -159,11 +160,35 @@ def nonzero_static(x: Tensor, size: int, fill: int) -> Tensor:
     return torch.where(valid.unsqueeze(1), found, torch.full_like(found, fill))
 
 
+def _before(x: Tensor, dim: int, step: int, first: float) -> Tensor:
+    """Each element's predecessor so many steps before it; ``first`` where there is none."""
+    head = torch.full_like(x.narrow(dim, 0, step), first)
+    return torch.cat([head, x.narrow(dim, 0, x.shape[dim] - step)], dim)
+
+
+def _running(x: Tensor, dim: int, function: Callable) -> Tensor:
+    """``function`` of all elements up to each, of numbers from 0 on: steps of 1, 2, 4, … elements."""
+    step = 1
+    while step < x.shape[dim]:
+        x = function(x, _before(x, dim, step, 0))
+        step *= 2
+    return x
+
+
 def cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    # Not by torch.cummax, which the TPU compiler does not survive.
     if x.dtype == torch.bool:
         return NotImplemented
     if x.numel() == 0 or x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    flipped = -x if x.is_floating_point() else torch.bitwise_not(x)
-    largest, index = torch.cummax(flipped, dim)
-    return (-largest if x.is_floating_point() else torch.bitwise_not(largest)), index
+    dim, step = dim % x.dim(), 1
+    index = torch.arange(x.shape[dim], device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim)).expand(x.shape)
+    while step < x.shape[dim]:
+        value, place = _before(x, dim, step, 0), _before(index, dim, step, -1)
+        smaller = value < x
+        if x.is_floating_point():
+            smaller = (smaller | torch.isnan(value)) & ~torch.isnan(x)
+        earlier = smaller & (place >= 0)
+        x, index = torch.where(earlier, value, x), torch.where(earlier, place, index)
+        step *= 2
+    return x, index

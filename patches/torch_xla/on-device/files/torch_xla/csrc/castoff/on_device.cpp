@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
 namespace castoff {
@@ -107,7 +108,7 @@ bool is_one(const c10::Scalar& number) {
 }
 
 // self, mat1, mat2, beta, alpha; torch_xla has it for factors of 1. What is narrow is computed in
-// float32 and rounded once.
+// float32 and rounded once. TPUs have no products of integers.
 void scaled_addmm(Call& call) {
   const c10::Scalar beta = call[3].toScalar(), alpha = call[4].toScalar();
   if (C10_LIKELY(is_one(beta) && is_one(alpha))) return call.proceed();
@@ -117,8 +118,9 @@ void scaled_addmm(Call& call) {
   const bool matrices = first.dim() == 2 && second.dim() == 2 && first.size(1) == second.size(0);
   const bool integers = c10::isIntegralType(dtype, /*includeBool=*/true);
   const bool whole = beta.isIntegral(false) && alpha.isIntegral(false);
-  if (!one_dtype || !matrices || c10::isComplexType(dtype) || (integers && !whole) ||
-      dtype == at::ScalarType::Bool || !broadcasts(self, {first.size(0), second.size(1)})) {
+  if (!one_dtype || !matrices || c10::isComplexType(dtype) ||
+      (integers && (!whole || is_for_tpu())) || dtype == at::ScalarType::Bool ||
+      !broadcasts(self, {first.size(0), second.size(1)})) {
     return call.proceed();
   }
   Tensor result = at::_ops::mm::call(widened(first), widened(second));
