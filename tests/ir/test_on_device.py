@@ -28,6 +28,7 @@ def images(*shape):
 
 X = images(2, 4, 5, 7)
 INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
+LABELS = torch.tensor([[1, 2, 3], [2, 2, 4], [3, 1, 1], [4, 2, 1], [5, 5, 5]])
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
 
 #: Functions, and operands of which one is on the CPU.
@@ -111,6 +112,15 @@ PROGRAMS = {
     "fft2": lambda x: torch.fft.fft2(x, norm="ortho").real,
     "bilinear, antialiased": lambda x: F.interpolate(x, size=(3, 9), mode="bilinear", antialias=True),
     "bicubic, antialiased": lambda x: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    "ctc_loss": lambda x: F.ctc_loss(
+        x[0].log_softmax(2), LABELS.to(x.device), [4, 3, 2, 1, 4], [3, 2, 2, 0, 1], reduction="none", zero_infinity=True
+    ),
+    "ctc_loss, one target after the other": lambda x: F.ctc_loss(
+        x[0].log_softmax(2), LABELS.reshape(-1)[:7].to(x.device), [4] * 5, [2, 1, 0, 3, 1], blank=6, reduction="sum"
+    ),
+    "ctc_loss, lengths on the device": lambda x: F.ctc_loss(
+        x[0].log_softmax(2), LABELS.to(x.device), *torch.tensor([[4, 4, 4, 4, 4], [3, 2, 1, 2, 1]]).to(x.device)
+    ),
     "cdist": lambda x: torch.cdist(x[0, 0], x[1, 1], p=1.5),
     "cdist, by the largest": lambda x: torch.cdist(x[0], x[1, :1], p=float("inf")),
     "pdist": lambda x: F.pdist(x[0, 0], p=3),
@@ -229,6 +239,17 @@ def test_a_sample_without_replacement_is_drawn_on_the_device():
     assert torch.equal(drawn.sort().values, torch.tensor([1, 2, 4]).repeat(500, 1))
     first = torch.bincount(drawn[:, 0], minlength=5) / 500
     torch.testing.assert_close(first, weights[0] / 6, atol=0.1, rtol=0)
+
+
+@fails_on_stock
+def test_a_target_without_an_alignment_costs_infinity():
+    def run(x):
+        loss = F.ctc_loss(x, torch.tensor([[1, 1], [1, 2]]).to(x.device), [2, 2], [2, 2], reduction="none")
+        return loss.detach(), torch.autograd.grad(loss.sum(), x)[0]
+
+    x = images(3, 2, 4).log_softmax(2)
+    found = on_the_device(lambda: run(x.to(DEVICE).requires_grad_()))
+    torch.testing.assert_close(on_the_cpu(found), list(run(x.clone().requires_grad_())), equal_nan=True)
 
 
 #: Draws of [4000], and what lies below the quarters of their distribution.

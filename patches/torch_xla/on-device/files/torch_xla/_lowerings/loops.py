@@ -4,6 +4,7 @@ Each function gives an XlaComputation, which is made once for its shapes. Matric
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 from torch_xla._hlo_module import Operand
@@ -266,3 +267,57 @@ def greatest_divisor(numbers: Operand):
         return Op.mkwhile([x, y], some_left, step).get_tuple_element(0)
 
     return create_computation("gcd", whole, [_shape(numbers)] * 2)
+
+
+def _shifted(x: Op, step: int) -> Op:
+    """x [B, L] moved by so many places, to the right if it is positive; -inf comes in."""
+    batch, length = x.shape().sizes
+    size = min(abs(step), length)
+    gap = Op.scalar(x.builder(), -math.inf, x.shape().dtype).broadcast((batch, size))
+    kept = x.slice_in_dim(0, length - size, 1) if step > 0 else x.slice_in_dim(size, length, 1)
+    return Op.concat_in_dim([gap, kept] if step > 0 else [kept, gap], 1)
+
+
+def _log_of_sum(*parts: Op) -> Op:
+    largest = functools.reduce(lambda a, b: a.max(b), parts)
+    base = (largest == largest.scalar_like(-math.inf)).select(largest.zeros_like(), largest)
+    terms = [(part - base).exp() for part in parts]
+    return functools.reduce(lambda a, b: a + b, terms).log() + base
+
+
+@functools.lru_cache(maxsize=256)
+def alignments(scores: Operand, backward: bool):
+    """Of scores [T, B, L] the logarithms [T, B, L] of the sums over all paths that come to each place in each step.
+
+    A path stays, or goes one place on, or two where ``skips`` [B, L] is 1. The paths of row b begin in step
+    ``first`` [B], with the scores of that step where ``begins`` [B, L] is 1. Backward they come from the end.
+    """
+    steps, batch, length = scores.sizes
+    sign = -1 if backward else 1
+
+    def step(i: Op, e: Op, skips: Op, begins: Op, first: Op, last: Op, found: Op) -> list[Op]:
+        t = _integer(i, steps - 1) - i if backward else i
+        here = _row_of_steps(e, t)
+        none = last.scalar_like(-math.inf)
+        reached = skips == skips.ones_like()
+        two = reached.select(_shifted(last, 2), none) if not backward else _shifted(reached.select(last, none), -2)
+        onward = _log_of_sum(last, _shifted(last, sign), two) + here
+        start = (begins == begins.ones_like()).select(here, none)
+        is_first = _like(_like(t, first) == first, last, (0,))
+        last = is_first.select(start, onward)
+        place = [t, _integer(i, 0), _integer(i, 0)]
+        found = found.dynamic_update_slice(last.reshape((1, batch, length)), place)
+        return [e, skips, begins, first, last, found]
+
+    def whole(e: Op, skips: Op, begins: Op, first: Op) -> Op:
+        nothing = e.scalar_like(-math.inf)
+        last = Op.scalar(e.builder(), -math.inf, e.shape().dtype).broadcast((batch, length))
+        return _loop(_integer(e, steps), [e, skips, begins, first, last, nothing], step)[5]
+
+    flags = mkshape("s32", (batch, length))
+    return create_computation("alignments", whole, [_shape(scores), flags, flags, mkshape("s32", (batch,))])
+
+
+def _row_of_steps(x: Op, t: Op) -> Op:
+    _, batch, length = x.shape().sizes
+    return x.dynamic_slice([t, _integer(t, 0), _integer(t, 0)], (1, batch, length)).reshape((batch, length))

@@ -158,6 +158,10 @@ TABLE = {
     "max_pool3d_with_indices_backward": "pooling.max_pool3d_backward",
     # losses, distances, normalization and activations
     "_batch_norm_with_update_functional": "normalization.batch_norm_with_update",
+    "_ctc_loss": "alignment.ctc_loss",
+    "_ctc_loss.Tensor": "alignment.ctc_loss_of_tensors",
+    "_ctc_loss_backward": "alignment.ctc_loss_backward",
+    "_ctc_loss_backward.Tensor": "alignment.ctc_loss_backward_of_tensors",
     "_cdist_backward": "distances.cdist_backward",
     "_pdist_backward": "distances.pdist_backward",
     "batch_norm_backward": "normalization.batch_norm_backward",
