@@ -1,0 +1,52 @@
+"""The corpus of programs for TPUs: what counts as a miss, and that the docs say what was measured."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.delitem(sys.modules, "tpu_corpus", raising=False)
+    import tpu_corpus
+
+    return tpu_corpus
+
+
+@pytest.fixture
+def record(bench):
+    return json.loads(bench.MEASURED.read_text(encoding="utf-8"))
+
+
+def test_there_are_forty_programs_and_what_is_recorded_is_of_them(bench, record):
+    programs = bench.known_programs()
+    assert len(set(programs)) == len(programs) >= 40
+    assert set(record) <= set(programs)
+
+
+def test_no_recorded_program_takes_more_than_stock(bench, record):
+    assert {place: what for place, what in bench.misses(record).items() if place not in bench.KNOWN} == {}
+
+
+def test_what_is_known_to_take_more_does(bench, record):
+    assert set(bench.KNOWN) <= set(bench.misses(record))
+
+
+def test_the_docs_say_what_was_measured(bench, record):
+    assert bench.table(record) in bench.DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_a_miss_is_a_hundredth_of_the_cycles_or_a_megabyte(bench):
+    stock = {"cycles": 1000, "temporary bytes": 10_000_000}
+
+    def misses(**more):
+        named = {name.replace("_", " "): value for name, value in more.items()}
+        return bench.misses({"p": {"v5e": {"stock": stock, "castoff": stock | named}}})
+
+    assert misses() == misses(cycles=1010, temporary_bytes=11_000_000) == {}
+    assert misses(cycles=1011) and misses(temporary_bytes=11_200_000)
