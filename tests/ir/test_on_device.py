@@ -144,6 +144,9 @@ RESULTS = {
     "aminmax": lambda at: at(X).aminmax(dim=2),
     "cumprod of int64": lambda at: at(INDEX + 1).cumprod(1),
     "cummin": lambda at: at(INDEX).cummin(1),
+    "dilated pooling of integers": lambda at: F.max_pool2d(
+        at(INDEX.repeat(3, 2)[None, None] - 3), 2, stride=1, padding=1, dilation=2, return_indices=True
+    ),
     "cummin of many": lambda at: at(INDEX.repeat(1, 9)).cummin(1),
     "cummin of NaN": lambda at: at(SPECIAL).cummin(0),
     "mode of many": lambda at: at(INDEX.repeat(1, 9)).mode().values,

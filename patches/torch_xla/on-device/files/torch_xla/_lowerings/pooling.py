@@ -124,7 +124,7 @@ def _spread(values: Sequence[int], n: int) -> list[int]:
 def _pooled(x: Tensor, n: int, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
     kernel, padding, dilation = (_spread(v, n) for v in (kernel, padding, dilation))
     stride = _spread(stride, n) if len(stride) else kernel
-    if x.dim() not in (n + 1, n + 2) or 0 in x.shape or not x.is_floating_point():
+    if x.dim() not in (n + 1, n + 2) or 0 in x.shape or not (x.is_floating_point() or x.dtype == torch.int64):
         return NotImplemented
     places, inside = [], []
     for size, k, s, p, d in zip(x.shape[-n:], kernel, stride, padding, dilation, strict=True):
