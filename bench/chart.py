@@ -204,7 +204,7 @@ def draw(chart: Callable[[Theme], Any], theme: Theme = LIGHT) -> str:
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": "bench/chart.py"})
         plt.close(figure)
     text = file.getvalue().replace(" <defs>", f" {dark_style()}\n <defs>", 1)
-    return "".join(line.rstrip() + "\n" for line in text.splitlines())
+    return " ".join(text.split()).replace('<g id="axes', '\n<g id="axes') + "\n"  # a line for each part of the chart
 
 
 def main() -> None:

@@ -375,12 +375,17 @@ def outcomes():
 
 def recorded():
     """What stock torch 2.15 does."""
-    return json.loads(RECORD.read_text(encoding="utf-8"))
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return {f"{case} {last}".lstrip(): outcome for case, lasts in record.items() for last, outcome in lasts.items()}
 
 
 if __name__ == "__main__":
     found = outcomes()
     if "--write" in sys.argv:
-        RECORD.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+        record = {}
+        for case, outcome in found.items():
+            start, _, last = case.rpartition(" ")
+            record.setdefault(start, {})[last] = outcome
+        RECORD.write_text(json.dumps(record).replace("}, ", "},\n") + "\n", encoding="utf-8")
     else:
         print(json.dumps(found))
