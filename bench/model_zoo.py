@@ -116,13 +116,17 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 4},
     "electra": {"embedding_size": 16},
+    "mamba2": {"head_dim": 16, "n_groups": 2},
     "mobilebert": {"embedding_size": 16, "true_hidden_size": 32, "intra_bottleneck_size": 32},
 }
 """What a configuration needs besides, by the type of model."""
 
+SEEDS = {"olmoe": 2}
+"""Seeds of batches, by the type of model: of the usual batch two experts are so close that rounding chooses."""
+
 MIXED = {"layer_types", "layers_block_type", "first_k_dense_replace", "sliding_window_pattern", "attention_types"}
 """Attributes of those whose layers are of several kinds: they have two layers, others one."""
-DETECTED = ("dropout", "drop_rate", "pdrop", "dropout_prob", "drop_prob", "layerdrop", "drop_path_rate", "jitter")
+DETECTED = ("dropout", "dropout_rate", "drop_rate", "pdrop", "dropout_prob", "drop_prob", "layerdrop", "drop_path_rate", "jitter")
 
 CAUSAL = [
     "afmoe",
@@ -374,7 +378,7 @@ def _of_transformers(model_type: str, class_name: str, task: str) -> Built:
 
 
 def _batch(task: str, config: Any) -> dict[str, Any]:
-    torch.manual_seed(1)
+    torch.manual_seed(SEEDS.get(config.model_type, 1))
     if task == "IMAGE_CLASSIFICATION":
         return {"pixel_values": torch.randn(BATCH, 3, PIXELS, PIXELS), "labels": torch.arange(BATCH) % LABELS}
     if task == "CTC":

@@ -36,6 +36,24 @@ class Unlisted {
 #define CASTOFF_APPEND_DTYPE(...) KERNEL_DIFFERENT_REDISPATCH_SIGNATURE(kDevice, __VA_ARGS__)
 #define CASTOFF_PROMOTE(...) KERNEL(kDevice, __VA_ARGS__, promote)
 
+// Fourier transforms, which refuse bfloat16: in float32, as in the CPU's list. CUDA's has none.
+#define CASTOFF_FORALL_FFT(_) \
+  _(fft_fft)                  \
+  _(fft_ifft)                 \
+  _(fft_fft2)                 \
+  _(fft_ifft2)                \
+  _(fft_fftn)                 \
+  _(fft_ifftn)                \
+  _(fft_rfft)                 \
+  _(fft_irfft)                \
+  _(fft_rfft2)                \
+  _(fft_irfft2)               \
+  _(fft_rfftn)                \
+  _(fft_irfftn)               \
+  _(fft_hfft)                 \
+  _(fft_ihfft)                \
+  _(stft)
+
 void install() {
   using at::DimnameList;
   using at::IntArrayRef;
@@ -48,6 +66,8 @@ void install() {
   AT_FORALL_FP32_SET_OPT_DTYPE(CASTOFF_FP32_SET_OPT_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(CASTOFF_APPEND_DTYPE)
   AT_FORALL_PROMOTE(CASTOFF_PROMOTE)
+  CASTOFF_FORALL_FFT(CASTOFF_FP32)
+  CASTOFF_FP32(stft, center)
 }
 
 }  // namespace
