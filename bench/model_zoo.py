@@ -126,7 +126,17 @@ SEEDS = {"olmoe": 2}
 
 MIXED = {"layer_types", "layers_block_type", "first_k_dense_replace", "sliding_window_pattern", "attention_types"}
 """Attributes of those whose layers are of several kinds: they have two layers, others one."""
-DETECTED = ("dropout", "dropout_rate", "drop_rate", "pdrop", "dropout_prob", "drop_prob", "layerdrop", "drop_path_rate", "jitter")
+DETECTED = (
+    "dropout",
+    "dropout_rate",
+    "drop_rate",
+    "pdrop",
+    "dropout_prob",
+    "drop_prob",
+    "layerdrop",
+    "drop_path_rate",
+    "jitter",
+)
 
 CAUSAL = [
     "afmoe",

@@ -103,12 +103,15 @@ OTHERS = [
     ),
 ]
 
+
 def transforms():
     """Fourier transforms of bfloat16, which the CPU's lists have in float32 and CUDA's do not."""
     x = data(6, 8)
     both = ("fft", "ifft", "rfft", "fft2", "ifft2", "fftn", "ifftn", "rfft2", "rfftn", "ihfft")
     found = [(f"fft_{name}", getattr(torch.fft, name), (x,), {}, torch.complex64) for name in both]
-    found += [(f"fft_{name}", getattr(torch.fft, name), (x,), {}, f32) for name in ("irfft", "irfft2", "irfftn", "hfft")]
+    found += [
+        (f"fft_{name}", getattr(torch.fft, name), (x,), {}, f32) for name in ("irfft", "irfft2", "irfftn", "hfft")
+    ]
     return [*found, ("stft", torch.stft, (data(32), 8), {"return_complex": True}, torch.complex64)]
 
 
