@@ -458,6 +458,35 @@ return %1, %2, %3
 # ---- what ends the process on stock
 
 
+BY_INDEX = {
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_add": lambda x, i: torch.zeros_like(x).index_add(0, i, x[: len(i)]),
+    "index_add_": lambda x, i: torch.zeros_like(x).index_add_(0, i, x[: len(i)]),
+    "index_copy": lambda x, i: torch.zeros_like(x).index_copy(0, i, x[: len(i)]),
+    "index_fill": lambda x, i: x.index_fill(0, i, 5),
+    "index_fill of a tensor": lambda x, i: x.index_fill(0, i, torch.full((), 5.0, device=x.device)),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "embedding's gradient": lambda x, i: torch.ops.aten.embedding_dense_backward(x[: len(i)], i, 3, -1, False),
+}
+INDICES = {
+    "sort": lambda x: x[:, 0].sort(descending=True)[1],
+    "stable sort": lambda x: torch.sort(x[:, 0], stable=True, descending=True)[1],
+    "topk": lambda x: x[:, 0].topk(2)[1],
+    "max": lambda x: x.max(0)[1],
+}
+
+
+@ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+@pytest.mark.parametrize("indices", INDICES)
+@pytest.mark.parametrize("operator", BY_INDEX)
+def test_indices_that_are_one_output_of_several(operator, indices):
+    """torch_xla asks the node of sort, topk or max for its rank."""
+    x = torch.tensor([[3.0, 1.0, 2.0], [1.0, 5.0, 0.0], [2.0, 0.0, 7.0]])
+    on_xla = x.to(DEVICE)
+    found = BY_INDEX[operator](on_xla, INDICES[indices](on_xla))
+    assert torch.equal(found.cpu(), BY_INDEX[operator](x, INDICES[indices](x)))
+
+
 @ends_the_process_on_stock("2.9")
 def test_roll_of_an_empty_tensor():
     assert_same([lambda x: x.roll(1, 0)], data(0, 4))

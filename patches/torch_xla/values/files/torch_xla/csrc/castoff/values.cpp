@@ -24,6 +24,7 @@
 #include <ATen/ops/select_copy.h>
 #include <ATen/ops/transpose_copy.h>
 #include <ATen/ops/view_as_real_copy.h>
+#include <ATen/ops/view_copy.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
@@ -38,6 +39,7 @@
 #include <vector>
 
 #include "torch_xla/csrc/castoff/division.h"
+#include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -437,6 +439,18 @@ void gather(Call& call) {
   call.result() = call.result().toTensor().view(index.sizes());
 }
 
+// torch_xla asks for the rank of the index's node, and a node of several outputs, such as that of
+// sort, topk or max, has none: the process ends.
+template <size_t position>
+void index_of_one_output(Call& call) {
+  const auto* data = lazy_ir::refusal() ? nullptr : lazy_ir::data_of(call.tensor(position));
+  if (C10_UNLIKELY(data != nullptr && data->ir_value && data->ir_value.node->num_outputs() > 1)) {
+    const Below below;
+    call[position] = at::view_copy(call.tensor(position), call.tensor(position).sizes());
+  }
+  call.proceed();
+}
+
 // self, dim, index, a tensor or a number, …
 void scatter(Call& call) {
   const Tensor self = call.tensor(0), index = call.tensor(2);
@@ -794,6 +808,16 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, clone_if_empty, {{"aten::roll", ""}});
   remedy(xla, on_the_cpu_if_empty, {{"aten::cumprod", ""}});
   remedy(xla, repeat, {{"aten::repeat", ""}});
+  remedy(xla, index_of_one_output<1>,
+         {{"aten::embedding", ""}, {"aten::embedding_dense_backward", ""}});
+  remedy(xla, index_of_one_output<2>,
+         {
+             {"aten::index_add", ""},
+             {"aten::index_copy", ""},
+             {"aten::index_fill_", "int_Scalar"},
+             {"aten::index_fill_", "int_Tensor"},
+             {"aten::index_select", ""},
+         });
   remedy(xla, nll_loss, {{"aten::nll_loss_forward", ""}, {"aten::nll_loss2d_forward", ""}});
   remedy(xla, nll_loss_backward,
          {{"aten::nll_loss_backward", ""}, {"aten::nll_loss2d_backward", ""}});
