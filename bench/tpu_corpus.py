@@ -35,6 +35,7 @@ from castoff.tpu.trace import FOR_TPU  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_corpus.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
+README = ROOT / "README.md"
 PROGRAMS = ROOT / "bench" / "tpu_corpus_programs.py"
 BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
 END = "<!-- corpus on TPUs: end -->"
@@ -104,6 +105,13 @@ def table(record: tpu_models.Record) -> str:
     return "\n".join([*lines, "", END])
 
 
+def sentence(record: tpu_models.Record) -> str:
+    """What the README says of all, the worst included."""
+    generations = [g for g in tpu_models.TOPOLOGIES if any(g in rows for rows in record.values())]
+    text = summary(record, generations)
+    return "\n".join([BEGIN, f"Of programs that nobody tuned to: {text[0].lower()}{text[1:]}", END])
+
+
 def cells_of(row: tpu_models.Row | None) -> list[str]:
     if row is None:
         return ["", "", "", ""]
@@ -161,6 +169,9 @@ def main(
         MEASURED.write_text(compact_json.dumps(together, depth=3), encoding="utf-8")
         document = DOCUMENT.read_text(encoding="utf-8")
         DOCUMENT.write_text(replaced(document, BEGIN, END, table(together)), encoding="utf-8")
+        README.write_text(
+            replaced(README.read_text(encoding="utf-8"), BEGIN, END, sentence(together)), encoding="utf-8"
+        )
     for generation_ in generations:
         print(generation_, "median", f"{statistics.median(ratios(record, generation_)):.3f}")
     for problem in problems:

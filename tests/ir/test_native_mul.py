@@ -516,8 +516,10 @@ def test_transformer():
             found[enable] = forward, casts(loss, *gradients(model))
     attention = hasattr(experimental, "narrow_attention")  # on pins without it, in float32 between casts
     # On stock 8 forward and 46 in all. Without native_mul topic `values` adds those of five layer_norms, two gelus and
-    # the cross_entropy.
-    assert found == ({False: (28, 63), True: (2, 8)} if attention else {False: (34, 71), True: (8, 16)})
+    # the cross_entropy, which is one node where topic `cross-entropy` is.
+    fewer = (2, 5) if "cross-entropy" in torch_xla._castoff.TOPICS else (0, 0)
+    forward, all_casts, native = (28, 63, (2, 8)) if attention else (34, 71, (8, 16))
+    assert found == {False: (forward - fewer[0], all_casts - fewer[1]), True: native}
 
 
 @fails_on_stock

@@ -39,6 +39,7 @@ def test_what_is_known_to_take_more_does(bench, record):
 
 def test_the_docs_say_what_was_measured(bench, record):
     assert bench.table(record) in bench.DOCUMENT.read_text(encoding="utf-8")
+    assert bench.sentence(record) in bench.README.read_text(encoding="utf-8")
 
 
 def test_a_miss_is_a_hundredth_of_the_cycles_or_a_megabyte(bench):
