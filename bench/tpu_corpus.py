@@ -48,7 +48,6 @@ SMALL = 1_000_000
 """Temporary bytes that are no difference: less than a hundredth of the memory next to a TPU's cores."""
 
 KNOWN: dict[tuple[str, str], str] = {
-    ("attention, additive mask", "v5e"): "native-attention, of 512 tokens with a bfloat16 mask",
     ("regression, AdamW", "v5e"): "wide-reductions, whose mean squared error is in float32",
 }
 """Programs that take more, by generation, and why."""

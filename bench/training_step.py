@@ -20,7 +20,7 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(16, 16),
-    torch.nn.ReLU(),
+    torch.nn.Tanh(),
     torch.nn.Linear(16, 16),
     torch.nn.LayerNorm(16),
     torch.nn.Linear(16, 4),

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from castoff.audit.dtypes import is_exact, is_float, size_of
-from castoff.formats.xla_text import Instruction, Node, parse_hlo, parse_ir
+from castoff.formats.xla_text import Instruction, Module, Node, parse_hlo, parse_ir
 
 SCOPE = "castoff"
 
@@ -132,7 +133,7 @@ class _Conversions:
         self._instructions: dict[str, Instruction] = {}
         self._users: dict[str, list[str]] = defaultdict(list)
         if graph.hlo:
-            for instruction in parse_hlo(graph.hlo).instructions():
+            for instruction in _told_apart(parse_hlo(graph.hlo)):
                 self._instructions[instruction.name] = instruction
                 for operand in instruction.operands:
                     self._users[operand].append(instruction.name)
@@ -193,6 +194,31 @@ class _Conversions:
                     seen.add(user)
                     queue.append(user)
         return False
+
+
+def _told_apart(module: Module) -> Iterator[Instruction]:
+    """Every instruction by a name of its own.
+
+    A computation that a node brings along has names that others have, too, and says nothing of where it comes from.
+    """
+    callers = {
+        computation: instruction
+        for instruction in module.find("call")
+        for role, computation in instruction.called
+        if role == "to_apply"
+    }
+    for computation, instructions in module.computations.items():
+        caller = callers.get(computation)
+        for instruction in instructions:
+            if caller is None:
+                yield instruction
+            else:
+                yield replace(
+                    instruction,
+                    name=f"{computation}/{instruction.name}",
+                    operands=tuple(f"{computation}/{name}" for name in instruction.operands),
+                    op_name=instruction.op_name or caller.op_name,
+                )
 
 
 def _is_view(instruction: Instruction) -> bool:

@@ -145,10 +145,30 @@ def _backward(form: _Form) -> Any:
     return b.build(name, found.cast(b.narrow))
 
 
-def _run(name: str, made: Any, operands: Sequence[Tensor]) -> list[Tensor]:
+_MAKE = {"cross_entropy": _forward, "cross_entropy_backward": _backward}
+
+
+def _run(name: str, form: _Form, operands: list[Tensor]) -> list[Tensor]:
+    if torch._C._len_torch_dispatch_stack() > 0:  # an operator, for a dispatch mode to see
+        return getattr(torch.ops.castoff, name)(operands, *form[2:])
+    return _computed(name, form, operands)
+
+
+def _computed(name: str, form: _Form, operands: Sequence[Tensor]) -> list[Tensor]:
     from torch_xla import _XLAC
 
-    return _XLAC._xla_user_computation(f"xla::{name}", operands, made)
+    return _XLAC._xla_user_computation(f"xla::{name}", operands, _MAKE[name](form))
+
+
+def _kernel(name: str) -> Any:
+    """The kernel of an operator. The scores are the first operand of the loss, and the second of its gradient."""
+    place = list(_MAKE).index(name)
+
+    def kernel(operands: list[Tensor], reduction: int, weighted: bool, ignored: int) -> list[Tensor]:
+        scores = operands[place]
+        return _computed(name, _Form(scores.dtype, tuple(scores.shape), reduction, weighted, ignored), operands)
+
+    return kernel
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -157,7 +177,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, form: _Form, scores: Tensor, target: Tensor, weight: Optional[Tensor]):  # type: ignore[override]
         operands = [scores, target] if weight is None else [scores, target, weight]
-        loss, kept, saved = _run("cross_entropy", _forward(form), operands)
+        loss, kept, saved = _run("cross_entropy", form, operands)
         ctx.form = form
         ctx.save_for_backward(kept, target, saved, weight)
         ctx.set_materialize_grads(False)
@@ -172,7 +192,7 @@ class _CrossEntropy(torch.autograd.Function):
             loss = _by_torch(scores, target, weight, ctx.form.reduction, ctx.form.ignored)
             (found,) = torch.autograd.grad(loss, scores, grad, create_graph=True)
         else:
-            (found,) = _run("cross_entropy_backward", _backward(ctx.form), [grad, scores, target, saved])
+            (found,) = _run("cross_entropy_backward", ctx.form, [grad, scores, target, saved])
         return None, found if of_kept is None else found + of_kept, None, None
 
 
@@ -205,11 +225,10 @@ def _is_weight(weight: Tensor, scores: Tensor) -> bool:
 
 
 def _is_transformed() -> bool:
-    """Whether torch.func, forward-mode derivatives, a dispatch mode or a tracer see the operators of this call."""
+    """Whether torch.func, forward-mode derivatives or a tracer see the operators of this call."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._get_tracing_state() is not None
     )
 
@@ -233,5 +252,10 @@ def install() -> None:
     global _library
     from . import _castoff
 
-    _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 1)
-    _library.impl("cross_entropy_loss", "AutogradXLA", _castoff.untraced(_cross_entropy), False)
+    _library = [torch._C._dispatch_library("IMPL", "aten", "", __file__, 1)]
+    _library[0].impl("cross_entropy_loss", "AutogradXLA", _castoff.untraced(_cross_entropy), False)
+    own = torch.library.Library("castoff", "FRAGMENT")
+    for name in _MAKE:
+        own.define(f"{name}(Tensor[] operands, int reduction, bool weighted, int ignored) -> Tensor[]")
+        own.impl(name, _kernel(name), "XLA")
+    _library.append(own)

@@ -87,13 +87,16 @@ Tensor as_scores(const Tensor& products, const Form& form) {
   return is_grouped ? products : viewed(products, form.sizes);
 }
 
-// Softmax with zeros where a mask leaves a query no key. Both bounds change nothing else, as the
-// greatest number of a row is 1 before the division.
-Tensor masked_softmax(const Tensor& scores) {
-  const Tensor greatest =
-      scores.amax({-1}, /*keepdim=*/true).clamp_min(std::numeric_limits<float>::lowest());
-  const Tensor powers = scores.sub(greatest).exp();
-  return powers.div(powers.sum({-1}, /*keepdim=*/true).clamp_min(1));
+// Which queries the mask leaves no key.
+Tensor without_keys(const Tensor& mask) {
+  const bool is_bool = mask.scalar_type() == at::kBool;
+  const Tensor hidden = is_bool ? mask.logical_not() : mask.eq(-kInfinity);
+  return hidden.all(-1, /*keepdim=*/true);
+}
+
+// Softmax with zeros in these rows, and no NaN in the gradients there.
+Tensor masked_softmax(const Tensor& scores, const Tensor& rows) {
+  return at::where(rows, 0.0, at::softmax(at::where(rows, 0.0, scores), -1));
 }
 
 Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
@@ -108,7 +111,8 @@ Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tenso
         mask->scalar_type() == at::kBool ? at::where(*mask, scores, -kInfinity) : scores.add(*mask);
   }
   const Tensor p =
-      viewed(mask ? masked_softmax(scores) : at::softmax(scores, -1), products.sizes());
+      viewed(mask ? masked_softmax(scores, without_keys(*mask)) : at::softmax(scores, -1),
+             products.sizes());
   return form.kind == Weights::kNarrow ? p.to(query.scalar_type()) : p;
 }
 
