@@ -106,14 +106,10 @@ class Overlay:
     compiler: str  # the compiler's version
     key: str  # the hash of everything that it was made from
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The library, and its stubs if it interposes functions."""
-        return (self.path, *([self.path.with_name(STUBS)] if self.interposed else []))
-
     def members(self) -> dict[str, bytes]:
-        """Return the files as members of the project's wheel."""
-        return {f"{self.project}/lib/{path.name}": path.read_bytes() for path in self.files}
+        """Return the library, and its stubs if it interposes functions, as members of the project's wheel."""
+        names = (self.path.name, *([STUBS] if self.interposed else []))
+        return {f"{self.project}/lib/{name}": self.path.with_name(name).read_bytes() for name in names}
 
 
 def overlay_name(project: str) -> str:

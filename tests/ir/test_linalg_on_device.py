@@ -10,7 +10,7 @@ import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
-from torch_xla.debug import metrics
+from lowered import on_the_device, with_gradient
 
 DEVICE = torch_xla.device()
 
@@ -113,22 +113,6 @@ CHECKED = {
     "lu_factor": (torch.linalg.lu_factor, torch.zeros(2, 2), "is zero"),
     "matrix_power": (lambda x: torch.linalg.matrix_power(x, -2), torch.zeros(2, 2), "singular"),
 }
-
-
-def on_the_device(program):
-    """What ``program`` returns, which no operator may have left the device for."""
-    torch_xla.sync()
-    metrics.clear_all()
-    found = program()
-    assert metrics.executed_fallback_ops() == []
-    return found
-
-
-def with_gradient(function, x):
-    x = x.detach().requires_grad_()
-    y = function(x)
-    (grad,) = torch.autograd.grad(y, x, torch.cos(torch.arange(y.numel(), device=x.device).reshape(y.shape)).to(y))
-    return y.detach(), grad
 
 
 def on_the_cpu(results):
