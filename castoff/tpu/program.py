@@ -28,6 +28,7 @@ from castoff.tpu.normalize import normalize
 _TARGET = re.compile(r"(?P<path>.+\.py):(?P<function>[A-Za-z_]\w*)")
 _OPTION = re.compile(r"(?P<name>xla_\w+)=(?P<value>.+)")
 _FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
+_LEFT = re.compile(r"RuntimeWarning: (\S+) leaves the device")  # topic on-device, before values are copied to the CPU
 _PACKAGES = "import json, site, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.path[1:]]))"
 
 WHEELS = {"here": "these wheels", "stock": "stock wheels"}
@@ -212,6 +213,7 @@ def _trace(
         environment.update(more, **trace.FOR_TPU)
         environment.update(
             PJRT_DEVICE="CPU",
+            CASTOFF_WARN_LEAVES_DEVICE="1",
             CPU_NUM_DEVICES=str(devices),
             XLA_SAVE_TENSORS_FILE=str(path.with_name("graphs")),
             XLA_SAVE_TENSORS_FMT="stablehlo",
@@ -261,12 +263,14 @@ def reason_for_values(completed: Completed) -> str | None:
         return completed.output.rstrip().splitlines()[-1]
     if completed.returncode not in (-signal.SIGABRT, -signal.SIGSEGV):
         return None
+    left = _LEFT.findall(completed.output)
+    what = f"{left[-1]} leaves the device and reads a value" if left else "a value is read"
     frames = [
-        f"{Path(path).name}:{line}: a value is read"
+        f"{Path(path).name}:{line}: {what}"
         for path, line in _FAULT_FRAME.findall(completed.output)
         if "site-packages" not in path and not Path(path).is_relative_to(ROOT / "castoff")
     ]
-    return frames[0] if frames else "a value is read"
+    return frames[0] if frames else what
 
 
 def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> CastoffError:

@@ -15,6 +15,7 @@ import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
 from lowered import on_the_device, with_gradient
+from other_process import completed
 
 DEVICE = torch_xla.device()
 
@@ -349,3 +350,30 @@ def test_a_compiled_function_is_one_graph():
     )
     found = on_the_device(lambda: compiled(X.to(DEVICE)))
     torch.testing.assert_close(found.cpu(), F.interpolate(X, scale_factor=1.7).exp2().sum())
+
+
+LEAVING = """\
+import torch, torch_xla
+x = torch.rand(3, 3, device="xla").requires_grad_()
+for _ in range(2):
+    torch.nonzero(x.detach())
+torch.linalg.eigvals(x).abs().sum().backward()
+"""
+
+
+@fails_on_stock
+def test_what_leaves_the_device_is_told_with_its_line_if_that_is_asked_for(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(LEAVING, encoding="utf-8")
+    told = completed(program, CASTOFF_WARN_LEAVES_DEVICE="1").stderr
+    assert told.count("program.py:4: RuntimeWarning: aten::nonzero leaves the device") == 1
+    assert told.count("program.py:5: RuntimeWarning: aten::linalg_eig leaves the device") == 1
+    assert told.count("aten::nonzero leaves") == 1
+    assert "aten::_linalg_solve_ex leaves the device for the CPU in the gradient LinalgEigBackward0" in told
+
+
+@passes_on_stock
+def test_nothing_is_told_by_default(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(LEAVING, encoding="utf-8")
+    assert "leaves the device" not in completed(program).stderr

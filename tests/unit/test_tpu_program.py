@@ -1,3 +1,4 @@
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 
 from castoff.core.errors import TpuError
 from castoff.core.interpreter import Interpreter
+from castoff.core.runner import Completed
 from castoff.tpu.client import Compiled
-from castoff.tpu.program import Step, _trace, counted, parse_request, report
+from castoff.tpu.program import Step, _trace, counted, parse_request, reason_for_values, report
 from castoff.tpu.trace import Graph, read_graphs
 
 WRITTEN = """\
@@ -55,6 +57,28 @@ ENTRY %main (a: f32[4]) -> bf16[4] {
   ROOT %c = bf16[4]{0} convert(%a), backend_config={"estimated_cycles":"1200"}
 }
 """
+
+
+WARNED = "/home/me/train.py:7: RuntimeWarning: aten::nonzero leaves the device for the CPU (docs/on-device.md)\n"
+FAULT = """Fatal Python error: Aborted
+
+Current thread 0x1 (most recent call first):
+  File "/env/lib/python3.11/site-packages/torch/_ops.py", line 5 in __call__
+  File "/home/me/train.py", line 7 in step
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (FAULT, "train.py:7: a value is read"),
+        (WARNED + FAULT, "train.py:7: aten::nonzero leaves the device and reads a value"),
+        ("", "a value is read"),
+    ],
+)
+def test_what_reads_a_value_is_told_with_its_line(tmp_path: Path, output: str, reason: str) -> None:
+    ended = Completed(("python",), -signal.SIGABRT, output, tmp_path / "log")
+    assert reason_for_values(ended) == reason
 
 
 def test_graphs_are_read_with_the_users_line() -> None:
