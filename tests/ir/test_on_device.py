@@ -16,6 +16,7 @@ from expecttest import assert_expected_inline
 from ir_text import ir
 from lowered import on_the_device, with_gradient
 from other_process import completed
+from torch.utils._pytree import tree_leaves
 
 DEVICE = torch_xla.device()
 
@@ -61,7 +62,15 @@ def written(x, index, value):
     return x
 
 
+def segments(x, reduce, *, initial=None, **bounds):
+    bounds = {name: torch.tensor(value).to(x.device) for name, value in bounds.items()}
+    return torch.segment_reduce(
+        x.mT.reshape(8, 7, 5), reduce, axis=1, unsafe="offsets" in bounds, initial=initial, **bounds
+    )
+
+
 ROWS = torch.tensor([True, False])
+PAIRS = torch.cartesian_prod(SPECIAL, SPECIAL)
 
 #: Functions of a tensor of floats; their gradients are compared as well.
 PROGRAMS = {
@@ -109,6 +118,12 @@ PROGRAMS = {
     "erfcx": lambda x: torch.special.erfcx(x * 9 - 2),
     "i0": lambda x: torch.special.i0(x * 12),
     "i1e": lambda x: torch.special.i1e(x * 12),
+    "igamma": lambda x: torch.igamma(x.detach().flip(0) * 40, x * 40 + 0.1),
+    "igammac": lambda x: torch.igammac(x.detach().flip(0) * 3, x * 4 + 0.1),
+    "sums of segments": lambda x: segments(x, "sum", lengths=[[1, 0, 4, 2]] * 8),
+    "means of segments": lambda x: segments(x, "mean", offsets=[[0, 2, 5]] * 8, initial=2.0),
+    "products of segments": lambda x: segments((x * 3).floor(), "prod", lengths=[[1, 2, 4]] * 8),
+    "the largest of segments": lambda x: segments((x * 3).floor(), "max", lengths=[[1, 0, 4, 2]] * 8),
     "rfft": lambda x: torch.fft.rfft(x).abs(),
     "fft2": lambda x: torch.fft.fft2(x, norm="ortho").real,
     "bilinear, antialiased": lambda x: F.interpolate(x, size=(3, 9), mode="bilinear", antialias=True),
@@ -186,13 +201,35 @@ RESULTS = {
     "a write where nothing is": lambda at: written(at(X), at(X > 9), 1.0),
     "an added write": lambda at: at(X).index_put((at(X[..., 0] > 0.5),), at(X[0, 0, 0]), accumulate=True),
     "a write to a view": lambda at: written(at(X)[1:, :, ::2], at(X[1:, :, ::2] > 0.5), -1.0),
+    "incomplete gamma functions at special values": lambda at: (
+        torch.igamma(*at(PAIRS).unbind(1)),
+        torch.igammac(*at(PAIRS.abs()).unbind(1)),
+        torch.igamma(at(X.double() * 90), at(X.double().flip(0) * 90)),
+    ),
+    "zeta": lambda at: torch.special.zeta(at(X * 9), at(X.flip(0) * 30)),
+    "zeta of integers and negative numbers": lambda at: torch.special.zeta(
+        at(torch.tensor([[1], [2], [3], [7], [2.5]])),
+        at(torch.tensor([-2.0, -1.5, -0.25, 0.0, 1.0, 2.0, float("nan")])),
+    ),
+    "airy_ai": lambda at: torch.special.airy_ai(at(torch.cat([X.reshape(-1) * 20 - 10, SPECIAL]))),
+    "histogram": lambda at: torch.histogram(at(X), 7, weight=at(X.flip(0)), density=True),
+    "histogram of numbers on edges": lambda at: torch.histogram(at(INDEX.float()), 6, range=(0.0, 3.0)),
+    "histogram of bins": lambda at: torch.histogram(at(SPECIAL), at(torch.tensor([-1.0, 0.0, 1.5, 1e31]))),
+    "histogramdd": lambda at: torch.histogramdd(at(X), [2, 1, 3, 2, 1, 1, 2], density=True),
+    "histogramdd of bins": lambda at: torch.histogramdd(
+        at(X[..., :2]), [at(torch.tensor([0, 0.3, 0.9])), at(torch.tensor([0.1, 0.5, 0.6, 1]))], weight=at(X[..., 0])
+    ),
+    "segments with NaN": lambda at: tuple(
+        segments(at(SPECIAL.repeat(2, 4, 1)[..., [1, 2, 6, 3, 0, 5, 4]].repeat(1, 5, 1)), r, lengths=[[2, 3, 0, 2]] * 8)
+        for r in ("sum", "mean", "prod", "max", "min")
+    ),
     "empty": lambda at: F.unfold(at(X[:0]), 2),
     "0-d": lambda at: at(torch.tensor(2.5)).median(0),
 }
 
 
 def on_the_cpu(results):
-    return [t.cpu() for t in results] if isinstance(results, (tuple, list)) else results.cpu()
+    return [t.cpu() for t in tree_leaves(results)]
 
 
 @fails_on_stock
@@ -264,6 +301,74 @@ def test_geometric_numbers_are_drawn_on_the_device():
     drawn = on_the_device(lambda: torch.zeros(4000, device=DEVICE, dtype=torch.int64).geometric_(0.5)).cpu()
     counts = torch.bincount(drawn)[:4] / 4000
     torch.testing.assert_close(counts, torch.tensor([0, 0.5, 0.25, 0.125]), atol=0.04, rtol=0)
+
+
+#: Samplers of a distribution, that are called with 20,000 times what the distribution is of.
+SAMPLERS = {
+    "poisson, few": (torch.poisson, [2.5]),
+    "poisson, many": (torch.poisson, [31.0]),
+    "binomial, few": (torch.binomial, [9.0, 0.3]),
+    "binomial, many": (torch.binomial, [90.0, 0.7]),
+    "gamma, small": (torch._standard_gamma, [0.4]),
+    "gamma": (torch._standard_gamma, [7.0]),
+    "dirichlet": (lambda x: torch._sample_dirichlet(x.reshape(-1, 4))[:, 0], [0.5]),
+}
+
+
+def sample(name, device, dtype=torch.float32):
+    function, numbers = SAMPLERS[name]
+    return function(*(torch.full((20000,), n, dtype=dtype, device=device) for n in numbers))
+
+
+def share_below(drawn, points):
+    return torch.searchsorted(drawn.double().sort().values, points, right=True) / drawn.numel()
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samples_have_the_distribution_of_the_cpus(name):
+    torch.manual_seed(5)
+    expected = sample(name, "cpu").double()
+    found = on_the_device(lambda: sample(name, DEVICE)).cpu()
+    points = torch.cat([expected, found]).unique()
+    assert found.dtype == torch.float32
+    distance = (share_below(found, points) - share_below(expected, points)).abs().max()
+    assert distance < 2.7 * (2 / expected.numel()) ** 0.5
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samples_are_those_of_the_seed(name):
+    def drawn(seed):
+        torch_xla.manual_seed(seed)
+        return on_the_device(lambda: sample(name, DEVICE)).cpu()
+
+    first = drawn(7)
+    assert torch.equal(first, drawn(7))
+    assert not torch.equal(first, drawn(8))
+
+
+@fails_on_stock
+def test_rare_samples():
+    def run(device):
+        zero = torch.zeros(3, device=device)
+        return [
+            torch.poisson(zero),
+            torch.binomial(zero + 5, zero),
+            torch.binomial(zero + 5, zero + 1),
+            torch._standard_gamma(zero + 1e-8) < 1e-30,
+            torch.poisson(zero[:0]),
+        ]
+
+    found = on_the_device(lambda: run(DEVICE))
+    assert all(torch.equal(x.cpu(), y) for x, y in zip(found, run("cpu"), strict=True))
+
+
+@fails_on_stock
+def test_lengths_of_segments_that_are_not_the_datas_give_nan():
+    x = X[0, 0, 0].to(DEVICE)
+    for lengths in torch.tensor([[3, 3], [9, -2]]).to(DEVICE):
+        assert on_the_device(lambda n=lengths: torch.segment_reduce(x, "sum", lengths=n)).isnan().all()
 
 
 @fails_on_stock
@@ -357,7 +462,7 @@ import torch, torch_xla
 x = torch.rand(3, 3, device="xla").requires_grad_()
 for _ in range(2):
     torch.nonzero(x.detach())
-torch.linalg.eigvals(x).abs().sum().backward()
+torch.linalg.eigvals(x).real.sum().backward()
 """
 
 

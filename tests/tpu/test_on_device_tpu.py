@@ -62,6 +62,10 @@ MORE = {
         x.detach().clone().geometric_(0.3),
         F.rrelu(x, training=True),
         torch.multinomial(x.detach()[0, 0], 3),
+        torch.poisson(x.detach() * 20),
+        torch.binomial(x.detach() * 40, x.detach()),
+        torch._standard_gamma(x.detach()),
+        torch._sample_dirichlet(x.detach()),
     ],
     "a loss of several labels": lambda x, v, w: F.multilabel_margin_loss(x[0, 0, :2, :3], on_xla(others.INDEX % 3)),
     "numbers in place of tensors": lambda x, v, w: [

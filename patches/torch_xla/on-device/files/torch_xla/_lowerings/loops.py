@@ -269,6 +269,51 @@ def greatest_divisor(numbers: Operand):
     return create_computation("gcd", whole, [_shape(numbers)] * 2)
 
 
+@functools.lru_cache(maxsize=256)
+def gamma_terms(numbers: Operand, steps: int):
+    """Of arrays a and x > 0 what the incomplete gamma functions are made of, after so many steps.
+
+    The sums of x^n / ((a + 1) … (a + n)) for n ≥ 0 and of (-x)^n / (n! (a + n)) for n > 0, and Legendre's continued
+    fraction 1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - …)), from its end on.
+    """
+
+    def step(i: Op, a: Op, x: Op, rising: Op, power: Op, series: Op, alternating: Op, fraction: Op) -> list[Op]:
+        n = _like((i + _integer(i, 1)).cast(a.shape().dtype), a)
+        m = a.scalar_like(steps) - n + a.scalar_like(1)
+        rising = rising * (x / (a + n))
+        power = power * (a.zeros_like() - x / n)
+        fraction = m * (m - a) / (x + (m + m + a.scalar_like(1)) - a - fraction)
+        return [a, x, rising, power, series + rising, alternating + power / (a + n), fraction]
+
+    def whole(a: Op, x: Op) -> Op:
+        one, nothing = a.ones_like(), a.zeros_like()
+        *_, series, alternating, fraction = _loop(_integer(a, steps), [a, x, one, one, one, nothing, nothing], step)
+        return Op.tuple([series, alternating, one / (x + one - a - fraction)])
+
+    return create_computation("gamma_terms", whole, [_shape(numbers)] * 2)
+
+
+@functools.lru_cache(maxsize=256)
+def inverted(numbers: Operand, steps: int):
+    """How many values of a distribution on 0, 1, … lie below a uniform variate, of arrays u, p, a and b.
+
+    The first probability is p, that of n + 1 is that of n times (a - b n) / (n + 1). What is too improbable for a
+    variate of float32 does not count, so that rounding errors in the sum do no harm.
+    """
+
+    def step(i: Op, u: Op, p: Op, a: Op, b: Op, total: Op, count: Op) -> list[Op]:
+        n = _like(i.cast(u.shape().dtype), u)
+        total = total + p
+        more = (u > total) & (p > p.scalar_like(1e-8))
+        count = count + more.select(n.ones_like(), n.zeros_like())
+        return [u, p * (a - b * n) / (n + n.scalar_like(1)), a, b, total, count]
+
+    def whole(u: Op, p: Op, a: Op, b: Op) -> Op:
+        return _loop(_integer(u, steps), [u, p, a, b, u.zeros_like(), u.zeros_like()], step)[5]
+
+    return create_computation("inverted", whole, [_shape(numbers)] * 4)
+
+
 def _shifted(x: Op, step: int) -> Op:
     """x [B, L] moved by so many places, to the right if it is positive; -inf comes in."""
     batch, length = x.shape().sizes

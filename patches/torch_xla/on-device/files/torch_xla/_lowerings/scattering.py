@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .common import integral, only
+from .selection import searchsorted
 
 
 @only(lambda x, dim, index, source, reduce, include_self: reduce == "mean" or not include_self or x.dim() == 0)
@@ -187,3 +188,131 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
     shape = [1] * whole.dim()
     shape[dim] = -1
     return torch.where(filled.reshape(shape), value.to(x.dtype), whole).reshape(x.shape)
+
+
+# ---- reductions of segments
+
+
+class _Segments:
+    """Data [B, N, D] in S segments along N. ``place`` [B, N, 1] is the segment of an element, S for none."""
+
+    def __init__(self, data: Tensor, lengths: Optional[Tensor], offsets: Optional[Tensor]) -> None:
+        given = lengths if lengths is not None else offsets
+        *self._batch, size = data.shape[: given.dim()]
+        self._rest = data.shape[given.dim() :]
+        batch = math.prod(self._batch)
+        self.data = data.reshape(batch, size, -1)
+        bounds = given.long().reshape(batch, given.shape[-1])
+        if lengths is not None:
+            bounds = torch.constant_pad_nd(bounds.cumsum(1), [1, 0])
+        self.count = bounds.shape[1] - 1
+        self.lengths = (bounds[:, 1:] - bounds[:, :-1]).unsqueeze(2)
+        self.fit = (self.lengths >= 0).all(1, keepdim=True) & (bounds[:, -1:, None] == size)
+        number = torch.arange(size, device=data.device).expand(batch, size)
+        place = searchsorted(bounds, number, False, True, None, None) - 1
+        self.place = torch.where(place < 0, self.count, place).unsqueeze(2)
+        self.inside = self.place < self.count
+
+    def reduced(self, values: Tensor, reduce: str, start: float) -> Tensor:
+        """[B, S, D]"""
+        found = values.new_full([values.shape[0], self.count + 1, values.shape[2]], start)
+        return found.scatter_reduce(1, self.place.expand(values.shape), values, reduce)[:, : self.count]
+
+    def of_elements(self, values: Tensor) -> Tensor:
+        """For each element what its segment has in values [B, S, D] or of the result's shape."""
+        values = values.reshape(*self.lengths.shape[:2], -1)
+        index = self.place.clamp(max=self.count - 1)
+        return torch.gather(values, 1, index.expand(-1, -1, values.shape[2]))
+
+    def shaped(self, values: Tensor) -> Tensor:
+        return values.reshape(*self._batch, values.shape[1], *self._rest)
+
+
+def _in_segments(data: Tensor, reduce: str, lengths: Optional[Tensor], offsets: Optional[Tensor], axis: int) -> bool:
+    given = lengths if lengths is not None else offsets
+    return (
+        given is not None
+        and data.is_floating_point()
+        and data.numel() > 0
+        and reduce in _REDUCTIONS
+        and given.dim() == axis + 1 <= data.dim()
+        and given.shape[:-1] == data.shape[:axis]
+        and given.shape[-1] > (lengths is None)
+    )
+
+
+_REDUCTIONS = {
+    "sum": ("sum", 0.0),
+    "mean": ("sum", 0.0),
+    "prod": ("prod", 1.0),
+    "max": ("amax", -math.inf),
+    "min": ("amin", math.inf),
+}
+
+
+def segment_reduce(
+    data: Tensor,
+    reduce: str,
+    lengths: Optional[Tensor],
+    indices: Optional[Tensor],
+    offsets: Optional[Tensor],
+    axis: int,
+    unsafe: bool,
+    initial: Optional[float],
+) -> Tensor:
+    """As torch's. Lengths that are not the data's give NaN; torch refuses them, after a look at their values."""
+    if indices is not None or not _in_segments(data, reduce, lengths, offsets, axis):
+        return NotImplemented
+    segments = _Segments(data, lengths, offsets)
+    by, start = _REDUCTIONS[reduce]
+    found = segments.reduced(segments.data, by, start if initial is None else initial)
+    if reduce in ("max", "min"):
+        # A scatter of XLA's CPU takes the lesser of a number and NaN for the number.
+        is_nan = torch.isnan(segments.data).to(found.dtype)
+        found = torch.where(segments.reduced(is_nan, "sum", 0.0) > 0, math.nan, found)
+    elif reduce == "mean":
+        empty = math.nan if initial is None else initial
+        found = torch.where(segments.lengths > 0, found / segments.lengths.to(found.dtype), empty)
+    if lengths is not None and not unsafe:
+        found = torch.where(segments.fit, found, math.nan)
+    return segments.shaped(found)
+
+
+def segment_reduce_backward(
+    grad: Tensor,
+    output: Tensor,
+    data: Tensor,
+    reduce: str,
+    lengths: Optional[Tensor],
+    offsets: Optional[Tensor],
+    axis: int,
+    initial: Optional[float],
+) -> Tensor:
+    if not _in_segments(data, reduce, lengths, offsets, axis):
+        return NotImplemented
+    segments = _Segments(data, lengths, offsets)
+    found = segments.of_elements(grad)
+    if reduce == "mean":
+        found = found / segments.of_elements(segments.lengths).to(found.dtype)
+    elif reduce in ("max", "min"):
+        chosen = (segments.data == segments.of_elements(output)) | torch.isnan(segments.data)
+        number = segments.reduced(chosen.to(found.dtype), "sum", 0.0)
+        found = torch.where(chosen, found / segments.of_elements(number), 0.0)
+    elif reduce == "prod":
+        found = found * _of_others(segments, segments.of_elements(output), 1.0 if initial is None else initial)
+    return segments.shaped(torch.where(segments.inside, found, 0.0))
+
+
+def _of_others(segments: _Segments, product: Tensor, initial: float) -> Tensor:
+    """The product of a segment without the element, which cannot be a quotient where that is 0 or NaN."""
+    x = segments.data
+    zero, nan = x == 0, torch.isnan(x)
+    special = zero | nan
+
+    def others(which: Tensor) -> Tensor:
+        count = which.to(x.dtype)
+        return segments.of_elements(segments.reduced(count, "sum", 0.0)) > count
+
+    rest = segments.of_elements(segments.reduced(torch.where(special, 1.0, x), "prod", initial))
+    rest = torch.where(others(nan), math.nan, torch.where(others(zero), 0.0, rest))
+    return torch.where(special, rest, product / x)

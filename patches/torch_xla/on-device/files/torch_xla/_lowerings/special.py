@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Union
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ _NEGLIGIBLE = 1e-10
 """Chebyshev coefficients below it are nothing in float32."""
 
 
-def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     found = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         found = found * x + coefficient
@@ -31,7 +32,7 @@ def _chebyshev(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return 0.5 * (found - before)
 
 
-def _full(x: Tensor, value: float) -> Tensor:
+def full(x: Tensor, value: float) -> Tensor:
     return torch.full_like(x, value)
 
 
@@ -61,6 +62,10 @@ _LGAMMA_AT_2 = [0.0, 1 - 0.57721566490153286061, *((-1) ** k * _zeta_minus_1(k) 
 """The Taylor series of log Γ(2 + u), the lowest power first: exact in float64 for |u| ≤ 1/2."""
 
 
+def lgamma_at_2(dtype: torch.dtype) -> list[float]:
+    return _LGAMMA_AT_2 if dtype == torch.float64 else _LGAMMA_AT_2[:14]
+
+
 def lgamma(x: Tensor) -> Tensor:
     x = as_floating(x)
     reflected = x < 0.5
@@ -69,23 +74,22 @@ def lgamma(x: Tensor) -> Tensor:
     near = y < 3.5
     centre = torch.round(torch.where(near, y, torch.ones_like(y))).clamp(min=1)
     u = torch.where(near, y - centre, torch.zeros_like(y))
-    terms = _LGAMMA_AT_2 if x.dtype == torch.float64 else _LGAMMA_AT_2[:14]
-    series = _polynomial(u, terms[::-1])
+    series = polynomial(u, lgamma_at_2(x.dtype)[::-1])
     series = torch.where(centre == 1, series - torch.log1p(u), series)
     series = torch.where(centre == 3, series + torch.log(y - 1), series)
-    found = torch.where(near, series, _lanczos_lgamma(torch.where(near, _full(y, 4.0), y)))
+    found = torch.where(near, series, _lanczos_lgamma(torch.where(near, full(y, 4.0), y)))
     absolute = x.abs()
     fraction = absolute - torch.floor(absolute)
     fraction = torch.where(fraction > 0.5, 1 - fraction, fraction)
     sine = torch.log(torch.sin(math.pi * fraction))
     found = torch.where(reflected, math.log(math.pi) - sine - found, found)
     pole = (x <= 0) & (fraction == 0)
-    return torch.where(pole | torch.isinf(x), _full(x, math.inf), found)
+    return torch.where(pole | torch.isinf(x), full(x, math.inf), found)
 
 
 def _lanczos_lgamma(x: Tensor) -> Tensor:
     z = x - 1
-    total = _full(z, 0.99999999999980993227684700473478)
+    total = full(z, 0.99999999999980993227684700473478)
     for i, coefficient in enumerate(_LANCZOS, 1):
         total = total + coefficient / (z + i)
     t = _LANCZOS_G + 0.5 + z
@@ -102,7 +106,7 @@ def _cotangent(x: Tensor) -> Tensor:
 _STEPS = 8
 """By so much arguments are moved up, where the asymptotic series are exact."""
 
-_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
 
 def digamma(x: Tensor) -> Tensor:
@@ -116,29 +120,28 @@ def digamma(x: Tensor) -> Tensor:
     large = y > 1e6
     z = torch.where(large, y, moved)
     inverse = 1 / (z * z)
-    terms = [-b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)][::-1]
-    series = _polynomial(inverse, (*terms, 0.0))
+    terms = [-b / (2 * k) for k, b in enumerate(BERNOULLI, 1)][::-1]
+    series = polynomial(inverse, (*terms, 0.0))
     found = torch.log(z) - 0.5 / z + series - torch.where(large, torch.zeros_like(shift), shift)
     found = torch.where(reflected, found - math.pi * _cotangent(x), found)
     pole = (x < 0) & (x == torch.floor(x))
-    found = torch.where(pole, _full(x, math.nan), found)
+    found = torch.where(pole, full(x, math.nan), found)
     found = torch.where(x == 0, -1 / x, found)
     return torch.where(x == math.inf, x, found)
 
 
-def _zeta(s: float, q: Tensor) -> Tensor:
-    """Hurwitz' zeta function of a number s > 1 and q > 0, by Euler and Maclaurin."""
+def hurwitz(s: Union[float, Tensor], q: Tensor) -> Tensor:
+    """Hurwitz' zeta function of s > 1 and q > 0, by Euler and Maclaurin."""
     total = torch.zeros_like(q)
     for k in range(_STEPS + 2):
         total = total + torch.pow(q + k, -s)
     a = q + (_STEPS + 2)
     power = torch.pow(a, -s)
-    total = total + power * a / (s - 1) + 0.5 * power
-    factor, term = s, power / a
-    for k, bernoulli in enumerate(_BERNOULLI, 1):
-        total = total + term * (bernoulli / math.factorial(2 * k) * factor)
-        term = term / (a * a)
-        factor *= (s + 2 * k - 1) * (s + 2 * k)
+    total = total + torch.pow(a, 1 - s) / (s - 1) + 0.5 * power
+    term = power * (s / a)
+    for k, bernoulli in enumerate(BERNOULLI, 1):
+        total = total + term * (bernoulli / math.factorial(2 * k))
+        term = term * ((s + (2 * k - 1)) / a) * ((s + 2 * k) / a)
     return total
 
 
@@ -159,13 +162,13 @@ def polygamma(n: int, x: Tensor) -> Tensor:
     x = as_floating(x)
     reflected = x < 0.5
     sign = 1.0 if n % 2 else -1.0
-    found = sign * math.factorial(n) * _zeta(n + 1.0, torch.where(reflected, 1 - x, x))
-    cotangent = _polynomial(_cotangent(x), [float(k) for k in _derivatives_of_the_cotangent(n)])
+    found = sign * math.factorial(n) * hurwitz(n + 1.0, torch.where(reflected, 1 - x, x))
+    cotangent = polynomial(_cotangent(x), [float(k) for k in _derivatives_of_the_cotangent(n)])
     mirrored = -sign * found - math.pi ** (n + 1) * cotangent
     found = torch.where(reflected, mirrored, found)
     pole = (x <= 0) & (x == torch.floor(x))
-    found = torch.where(pole, _full(x, sign * math.inf), found)
-    found = torch.where(x == -math.inf, _full(x, math.nan), found)
+    found = torch.where(pole, full(x, sign * math.inf), found)
+    found = torch.where(x == -math.inf, full(x, math.nan), found)
     return torch.where(x == math.inf, torch.zeros_like(x), found)
 
 
@@ -179,15 +182,15 @@ def ndtri(y: Tensor) -> Tensor:
     p = torch.where(upper, 1 - y, y)
     centred = p - 0.5
     square = centred * centred
-    middle = centred + centred * (square * _polynomial(square, c.NDTRI_P0) / _polynomial(square, c.NDTRI_Q0))
+    middle = centred + centred * (square * polynomial(square, c.NDTRI_P0) / polynomial(square, c.NDTRI_Q0))
     x = torch.sqrt(-2 * torch.log(p))
     z = 1 / x
-    near = _polynomial(z, c.NDTRI_P1) / _polynomial(z, c.NDTRI_Q1)
-    far = _polynomial(z, c.NDTRI_P2) / _polynomial(z, c.NDTRI_Q2)
+    near = polynomial(z, c.NDTRI_P1) / polynomial(z, c.NDTRI_Q1)
+    far = polynomial(z, c.NDTRI_P2) / polynomial(z, c.NDTRI_Q2)
     tail = x - torch.log(x) / x - z * torch.where(x < 8, near, far)
     found = torch.where(p > bound, middle * math.sqrt(2 * math.pi), torch.where(upper, tail, -tail))
-    found = torch.where(y == 0, _full(y, -math.inf), torch.where(y == 1, _full(y, math.inf), found))
-    return torch.where((y < 0) | (y > 1), _full(y, math.nan), found)
+    found = torch.where(y == 0, full(y, -math.inf), torch.where(y == 1, full(y, math.inf), found))
+    return torch.where((y < 0) | (y > 1), full(y, math.nan), found)
 
 
 _ERFCX = (
@@ -211,7 +214,7 @@ def erfcx(x: Tensor) -> Tensor:
         return NotImplemented  # the polynomial has the digits of float32
     absolute = x.abs()
     t = 1 / (1 + 0.5 * absolute)
-    found = t * torch.exp(_polynomial(t, _ERFCX))
+    found = t * torch.exp(polynomial(t, _ERFCX))
     far = (1 / math.sqrt(math.pi)) / absolute.clamp(min=1)
     found = torch.where(absolute > 1e4, far, found)
     return torch.where(x < 0, 2 * torch.exp(x * x) - found, found)
@@ -231,7 +234,7 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 def _scaled_i(x: Tensor, near: Sequence[float], far: Sequence[float], factor: Tensor) -> Tensor:
     small = torch.where(x <= 8, x, torch.ones_like(x))
-    large = torch.where(x > 8, x, _full(x, 8.0))
+    large = torch.where(x > 8, x, full(x, 8.0))
     found = _chebyshev(small / 2 - 2, near) * factor
     return torch.where(x <= 8, found, _chebyshev(32 / large - 2, far) / torch.sqrt(large))
 
@@ -264,10 +267,10 @@ def i1(x: Tensor) -> Tensor:
 
 def _scaled_k(x: Tensor, a: Sequence[float], b: Sequence[float], near: Callable) -> Tensor:
     small = torch.where(x <= 2, x, torch.ones_like(x))
-    large = torch.where(x > 2, x, _full(x, 2.0))
+    large = torch.where(x > 2, x, full(x, 2.0))
     below = near(small, _chebyshev(small * small - 2, a)) * torch.exp(small)
     found = torch.where(x <= 2, below, _chebyshev(8 / large - 2, b) / torch.sqrt(large))
-    found = torch.where(x == 0, _full(x, math.inf), torch.where(x < 0, _full(x, math.nan), found))
+    found = torch.where(x == 0, full(x, math.inf), torch.where(x < 0, full(x, math.nan), found))
     return _nan_of(x, found)
 
 
@@ -283,19 +286,19 @@ def scaled_k1(x: Tensor) -> Tensor:
 
 def k0(x: Tensor) -> Tensor:
     x = as_floating(x)
-    return torch.where(x == 0, _full(x, math.inf), scaled_k0(x) * torch.exp(-x))
+    return torch.where(x == 0, full(x, math.inf), scaled_k0(x) * torch.exp(-x))
 
 
 def k1(x: Tensor) -> Tensor:
     x = as_floating(x)
-    return torch.where(x == 0, _full(x, math.inf), scaled_k1(x) * torch.exp(-x))
+    return torch.where(x == 0, full(x, math.inf), scaled_k1(x) * torch.exp(-x))
 
 
 def _waves(x: Tensor, prefix: str, phase: float) -> tuple[Tensor, Tensor, Tensor]:
     """Cosine and sine amplitudes for x > 5, and the angle."""
     square = 25 / (x * x)
-    p = _polynomial(square, getattr(c, prefix + "_PP")) / _polynomial(square, getattr(c, prefix + "_PQ"))
-    q = _polynomial(square, getattr(c, prefix + "_QP")) / _polynomial(square, getattr(c, prefix + "_QQ"))
+    p = polynomial(square, getattr(c, prefix + "_PP")) / polynomial(square, getattr(c, prefix + "_PQ"))
+    q = polynomial(square, getattr(c, prefix + "_QP")) / polynomial(square, getattr(c, prefix + "_QQ"))
     scale = math.sqrt(2 / math.pi) / torch.sqrt(x)
     return p * scale, 5 / x * q * scale, x - phase
 
@@ -305,10 +308,10 @@ _QUARTER, _THREE_QUARTERS = math.pi / 4, 3 * math.pi / 4
 
 def j0(x: Tensor) -> Tensor:
     x = as_floating(x).abs()
-    small, large = torch.where(x <= 5, x, torch.ones_like(x)), torch.where(x > 5, x, _full(x, 5.0))
+    small, large = torch.where(x <= 5, x, torch.ones_like(x)), torch.where(x > 5, x, full(x, 5.0))
     square = small * small
     near = (square - 5.78318596294678452118) * (square - 3.04712623436620863991e01)
-    near = near * _polynomial(square, c.J0_RP) / _polynomial(square, c.J0_RQ)
+    near = near * polynomial(square, c.J0_RP) / polynomial(square, c.J0_RQ)
     p, q, angle = _waves(large, "J0", _QUARTER)
     return _nan_of(x, torch.where(x <= 5, near, p * torch.cos(angle) - q * torch.sin(angle)))
 
@@ -316,10 +319,10 @@ def j0(x: Tensor) -> Tensor:
 def j1(x: Tensor) -> Tensor:
     given = as_floating(x)
     x = given.abs()
-    small, large = torch.where(x <= 5, x, torch.ones_like(x)), torch.where(x > 5, x, _full(x, 5.0))
+    small, large = torch.where(x <= 5, x, torch.ones_like(x)), torch.where(x > 5, x, full(x, 5.0))
     square = small * small
     near = (square - 1.46819706421238932572e01) * (square - 4.92184563216946036703e01)
-    near = near * small * _polynomial(square, c.J1_RP) / _polynomial(square, c.J1_RQ)
+    near = near * small * polynomial(square, c.J1_RP) / polynomial(square, c.J1_RQ)
     p, q, angle = _waves(large, "J1", _THREE_QUARTERS)
     found = torch.where(x <= 5, near, p * torch.cos(angle) - q * torch.sin(angle))
     return _nan_of(given, torch.where(given < 0, -found, found))
@@ -327,17 +330,17 @@ def j1(x: Tensor) -> Tensor:
 
 def _y(x: Tensor, prefix: str, phase: float, near: Callable) -> Tensor:
     small = torch.where((x <= 5) & (x > 0), x, torch.ones_like(x))
-    large = torch.where(x > 5, x, _full(x, 5.0))
+    large = torch.where(x > 5, x, full(x, 5.0))
     p, q, angle = _waves(large, prefix, phase)
     found = torch.where(x <= 5, near(small), p * torch.sin(angle) + q * torch.cos(angle))
-    found = torch.where(x == 0, _full(x, -math.inf), torch.where(x < 0, _full(x, math.nan), found))
+    found = torch.where(x == 0, full(x, -math.inf), torch.where(x < 0, full(x, math.nan), found))
     return _nan_of(x, found)
 
 
 def y0(x: Tensor) -> Tensor:
     def near(x: Tensor) -> Tensor:
         square = x * x
-        rational = _polynomial(square, c.Y0_YP) / _polynomial(square, c.Y0_YQ)
+        rational = polynomial(square, c.Y0_YP) / polynomial(square, c.Y0_YQ)
         return rational + (2 / math.pi) * torch.log(x) * j0(x)
 
     return _y(as_floating(x), "Y0", _QUARTER, near)
@@ -346,7 +349,7 @@ def y0(x: Tensor) -> Tensor:
 def y1(x: Tensor) -> Tensor:
     def near(x: Tensor) -> Tensor:
         square = x * x
-        rational = x * _polynomial(square, c.Y1_YP) / _polynomial(square, c.Y1_YQ)
+        rational = x * polynomial(square, c.Y1_YP) / polynomial(square, c.Y1_YQ)
         return rational + (2 / math.pi) * (j1(x) * torch.log(x) - 1 / x)
 
     return _y(as_floating(x), "Y1", _THREE_QUARTERS, near)
@@ -355,9 +358,36 @@ def y1(x: Tensor) -> Tensor:
 def spherical_j0(x: Tensor) -> Tensor:
     x = as_floating(x)
     square = x * x
-    series = _polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)])
+    series = polynomial(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)])
     found = torch.where(x.abs() < 0.5, series, torch.sin(x) / torch.where(x == 0, torch.ones_like(x), x))
     return torch.where(torch.isinf(x), torch.zeros_like(x), found)
+
+
+_AIRY_0, _MINUS_AIRY_SLOPE_0 = 0.355028053887817239260, 0.258819403792806798405
+
+
+def airy_ai(x: Tensor) -> Tensor:
+    x = as_floating(x)
+    above, below = x >= 2.09, x < -2.09
+    large = torch.where(above | below, x.abs(), full(x, 4.0))
+    root = torch.sqrt(large)
+    zeta = large * root * (2 / 3)
+    inverse = 1 / zeta
+    falling = polynomial(inverse, c.AIRY_AN) / polynomial(inverse, c.AIRY_AD) * torch.exp(-zeta) * 0.5
+    square = inverse * inverse
+    p = 1 + square * polynomial(square, c.AIRY_AFN) / polynomial(square, c.AIRY_AFD)
+    q = inverse * polynomial(square, c.AIRY_AGN) / polynomial(square, c.AIRY_AGD)
+    wave = torch.sin(zeta + math.pi / 4) * p - torch.cos(zeta + math.pi / 4) * q
+    outside = torch.where(above, falling, wave) / (math.sqrt(math.pi) * torch.sqrt(root))
+    near = torch.where(above | below, torch.zeros_like(x), x)
+    even, odd = [_AIRY_0], [_MINUS_AIRY_SLOPE_0]
+    for k in range(1, 16):
+        even.append(even[-1] / (3 * k * (3 * k - 1)))
+        odd.append(odd[-1] / (3 * k * (3 * k + 1)))
+    cube = near * near * near
+    middle = polynomial(cube, even[::-1]) - near * polynomial(cube, odd[::-1])
+    found = torch.where(above | below, outside, middle)
+    return _nan_of(x, torch.where(torch.isinf(x), full(x, math.nan), found))
 
 
 # ---- orthogonal polynomials
@@ -380,7 +410,7 @@ def _recurrence(first: Callable, step: Callable, limit: bool = False) -> Callabl
         found = torch.where(degree < 0, torch.zeros_like(x), found)
         if limit:
             highest = 512 if x.dtype == torch.float64 else 128
-            found = torch.where(degree > highest, _full(x, math.nan), found)
+            found = torch.where(degree > highest, full(x, math.nan), found)
             degree = torch.where(degree > highest, torch.zeros_like(degree), degree)
         largest = degree.max()
 

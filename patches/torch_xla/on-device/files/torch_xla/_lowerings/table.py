@@ -33,8 +33,11 @@ TABLE = {
     # special functions
     "digamma": "special.digamma",
     "i0": "special.i0",
+    "igamma": "gamma.igamma",
+    "igammac": "gamma.igammac",
     "lgamma": "special.lgamma",
     "polygamma": "special.polygamma",
+    "special_airy_ai": "special.airy_ai",
     "special_bessel_j0": "special.j0",
     "special_bessel_j1": "special.j1",
     "special_bessel_y0": "special.y0",
@@ -64,6 +67,7 @@ TABLE = {
     "special_shifted_chebyshev_polynomial_v": "special.shifted_chebyshev_v",
     "special_shifted_chebyshev_polynomial_w": "special.shifted_chebyshev_w",
     "special_spherical_bessel_j0": "special.spherical_j0",
+    "special_zeta": "gamma.zeta",
     # sums, products and scans
     "_logcumsumexp": "elementwise.logcumsumexp",
     "addbmm": "elementwise.addbmm",
@@ -84,9 +88,13 @@ TABLE = {
     "_fft_r2c": "fourier.fft_r2c",
     "conj_physical": "fourier.conj_physical",
     # random numbers
+    "_sample_dirichlet": "sampling.sample_dirichlet",
+    "_standard_gamma": "sampling.standard_gamma",
+    "binomial": "sampling.binomial",
     "cauchy": "sampling.cauchy",
     "geometric": "sampling.geometric",
     "log_normal": "sampling.log_normal",
+    "poisson": "sampling.poisson",
     "rrelu_with_noise_functional": "sampling.rrelu",
     # linear algebra
     "_cholesky_solve_helper": "linalg.cholesky_solve",
@@ -195,6 +203,14 @@ TABLE = {
     "index_reduce": "scattering.index_reduce",
     "masked_scatter_backward": "scattering.masked_scatter_backward",
     "scatter_reduce.two": "scattering.scatter_reduce",
+    "_segment_reduce_backward": "scattering.segment_reduce_backward",
+    "segment_reduce": "scattering.segment_reduce",
+    # histograms
+    "_histogramdd_bin_edges": "histograms.histogramdd_edges",
+    "_histogramdd_from_bin_cts": "histograms.histogramdd",
+    "_histogramdd_from_bin_tensors": "histograms.histogramdd_of_bins",
+    "histogram.bin_ct": "histograms.histogram",
+    "histogram.bins_tensor": "histograms.histogram_of_bins",
 }
 
 #: Of operators for which torch_xla has a gradient of its own: functions that autograd sees.
