@@ -245,6 +245,21 @@ SPECIAL = (
         kinds="value",
     ),
     Reason(
+        "zeta",
+        "Hurwitz' zeta function of very large numbers",
+        "It is 0 where every term is, of an infinite q or of a large s and q > 1. torch's loop comes to infinity times 0 "
+        "there.",
+        operators=r"special\.zeta",
+        kinds="value",
+    ),
+    Reason(
+        "angles",
+        "Waves far from 0",
+        "The angle of the Airy function's wave has a rounding error of some units of its own size. torch's has one, too.",
+        operators=r"special\.airy_ai",
+        kinds="value",
+    ),
+    Reason(
         "empty",
         "`masked.logsumexp` of no elements",
         "It raises at the call.",
