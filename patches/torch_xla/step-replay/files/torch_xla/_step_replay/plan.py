@@ -102,18 +102,20 @@ class Plan:
     def _prepare_destinations(self, traced: Traced) -> None:
         """Which outputs are the new values of tensors, and which are tensors of their own."""
         objects = traced.objects
-        given: dict[str, list[tuple]] = {"state": [], "grad": [], "arg": []}
+        donated = {traced.inputs[i].source for i in traced.donated}
+        self._given: list[tuple] = []
         self._new: list[tuple] = []
         for i, targets in enumerate(traced.outputs):
             for number, target in enumerate(targets):
                 where = objects.get(target[1], target[1])
-                if target[0] in given:
-                    given[target[0]].append((i, where))
+                if target[0] in ("state", "grad", "arg"):
+                    self._given.append((i, target[0], where, target in donated))
                 else:
                     self._new.append((i, number == 0, target[0], where, target[2:]))
-        self._given = given
+        self._given.sort(key=lambda given: not given[-1])
+        self._donated = sum(given[-1] for given in self._given)
         states = [objects[entry.source[1]] for entry in traced.inputs if entry.source[0] == "state"]
-        states += [tensor for _, tensor in given["state"]]
+        states += [where for _, kind, where, _ in self._given if kind == "state"]
         self._states = list({id(tensor): tensor for tensor in states}.values())
         self._shapes = shapes_of(self._states)
         self._had_grads = [dtype for _, dtype in traced.grads]
@@ -233,11 +235,11 @@ class Plan:
         return inputs
 
     def _place(self, outputs: list[torch.Tensor], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        given = self._given
-        tensors = [tensor for _, tensor in given["state"]]
-        tensors += [parameter.grad for _, parameter in given["grad"]]
-        tensors += [arguments[i] for _, i in given["arg"]]
-        give_all(tensors, [outputs[i] for kind in ("state", "grad", "arg") for i, _ in given[kind]])
+        tensors = [
+            where if kind == "state" else where.grad if kind == "grad" else arguments[where]
+            for _, kind, where, _ in self._given
+        ]
+        give_all(tensors, [outputs[given[0]] for given in self._given], self._donated)
         results: dict[int, torch.Tensor] = {}
         for i, is_first, kind, where, rest in self._new:
             output = outputs[i]

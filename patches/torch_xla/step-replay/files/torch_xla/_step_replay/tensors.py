@@ -44,10 +44,10 @@ def sync_all(tensors: Sequence[torch.Tensor]) -> None:
     _check(_library().castoff_step_replay_sync(_addresses(tensors), ctypes.c_size_t(len(tensors))))
 
 
-def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-    """Let tensors, and what aliases them, have the values of as many outputs of a graph."""
-    number = ctypes.c_size_t(len(tensors))
-    _check(_library().castoff_step_replay_give(_addresses(tensors), _addresses(outputs), number))
+def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], donated: int) -> None:
+    """Let tensors, and what aliases them, have the values of as many outputs; the graph took the first ones' memory."""
+    numbers = ctypes.c_size_t(len(tensors)), ctypes.c_size_t(donated)
+    _check(_library().castoff_step_replay_give(_addresses(tensors), _addresses(outputs), *numbers))
 
 
 def count_up(counts: list[torch.Tensor]) -> None:

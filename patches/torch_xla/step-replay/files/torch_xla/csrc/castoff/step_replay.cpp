@@ -1,8 +1,8 @@
 // What a replayed call does with each of its hundreds of tensors, for
 // torch_xla/_step_replay/tensors.py.
 //
-// Tensors come as addresses of their TensorImpl, which Python keeps alive during the call. Nothing
-// is kept here from call to call.
+// Tensors come as addresses of their TensorImpl, which Python keeps alive during the call. From
+// call to call only donated buffers are kept.
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace castoff {
@@ -39,6 +41,20 @@ std::vector<at::Tensor> wrappers_at(void* const* addresses, size_t count) {
   found.reserve(count);
   for (size_t i = 0; i < count; ++i) found.push_back(wrapper_at(addresses[i]));
   return found;
+}
+
+// The buffers that the graph of the last call took as donations. They hold no memory, and to
+// release one waits for that graph: the host goes on, and releases them when the next graph was
+// started.
+void keep_donated(std::vector<at::Tensor> donated) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<at::Tensor>();  // never freed: XLA's runtime ends first
+  const std::lock_guard<std::mutex> guard(mutex);
+  kept->swap(donated);
+}
+
+at::Tensor value_of(const at::Tensor& wrapper) {
+  return functionalization::unsafeGetFunctionalWrapper(wrapper)->value();
 }
 
 // A tensor, and what aliases it, have another value; backward() of a graph that saved it says so.
@@ -84,17 +100,20 @@ __attribute__((visibility("default"))) const char* castoff_step_replay_sync(void
   });
 }
 
-// Gives tensors the values of as many outputs of a graph. All are looked at before any is changed.
+// Gives tensors the values of as many outputs of a graph, which took the buffers of the first ones
+// as donations. All are looked at before any is changed.
 __attribute__((visibility("default"))) const char* castoff_step_replay_give(void* const* tensors,
                                                                             void* const* outputs,
-                                                                            size_t count) {
+                                                                            size_t count,
+                                                                            size_t donated) {
   return castoff::told([&] {
     const std::vector<at::Tensor> found = castoff::wrappers_at(tensors, count);
     const std::vector<at::Tensor> values = castoff::wrappers_at(outputs, count);
-    for (size_t i = 0; i < count; ++i) {
-      castoff::give(found[i],
-                    castoff::functionalization::unsafeGetFunctionalWrapper(values[i])->value());
-    }
+    std::vector<at::Tensor> replaced;
+    replaced.reserve(donated);
+    for (size_t i = 0; i < donated; ++i) replaced.push_back(castoff::value_of(found[i]));
+    for (size_t i = 0; i < count; ++i) castoff::give(found[i], castoff::value_of(values[i]));
+    castoff::keep_donated(std::move(replaced));
   });
 }
 
