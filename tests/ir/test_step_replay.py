@@ -3,6 +3,7 @@
 import copy
 import io
 import re
+import time
 import warnings
 
 import numpy as np
@@ -479,7 +480,7 @@ def test_nothing_is_given_if_one_tensor_cannot_be():
 
     x, output = on_device(torch.zeros(2), torch.ones(2))
     with pytest.raises(RuntimeError, match=r"expected a tensor of the device .* found .*on cpu"):
-        give_all([x, torch.zeros(2)], [output, output])
+        give_all([x, torch.zeros(2)], [output, output], 0)
     assert x.tolist() == [0, 0]
 
 
@@ -794,6 +795,28 @@ def test_live_tensors_are_as_many_after_many_replays():
             counts.append(len(torch_xla._XLAC._check_device_tensor_need_materialization(str(XLA))))
     assert len(set(counts)) == 1
     assert training.model[0].weight.isfinite().all()
+
+
+def test_a_call_does_not_wait_for_its_graph():
+    weight = on_device(torch.eye(1200))
+
+    @torch_xla.replay
+    def step():
+        with torch.no_grad():
+            for _ in range(12):
+                weight.copy_(weight @ weight)
+
+    def seconds(act):
+        started = time.perf_counter()
+        act()
+        return time.perf_counter() - started
+
+    calls = []
+    for _ in range(6):
+        calls.append((seconds(step), seconds(xm.wait_device_ops)))
+    called, waited = min(calls[-3:])
+    assert step.report()["replayed"] >= 3
+    assert called < waited
 
 
 def test_an_exception_leaves_the_state():
