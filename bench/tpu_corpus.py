@@ -47,9 +47,7 @@ MOST = 1.01
 SMALL = 1_000_000
 """Temporary bytes that are no difference: less than a hundredth of the memory next to a TPU's cores."""
 
-KNOWN: dict[tuple[str, str], str] = {
-    ("regression, AdamW", "v5e"): "wide-reductions, whose mean squared error is in float32",
-}
+KNOWN: dict[tuple[str, str], str] = {}
 """Programs that take more, by generation, and why."""
 
 
@@ -100,7 +98,9 @@ def table(record: tpu_models.Record) -> str:
     for name, rows in record.items():
         cells = [cell for g in generations for cell in cells_of(rows.get(g))]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "More than stock: " + "; ".join(f"{name} on {on} ({why})" for (name, on), why in KNOWN.items()) + "."]
+    if KNOWN:
+        known = "; ".join(f"{name} on {on} ({why})" for (name, on), why in KNOWN.items())
+        lines += ["", f"More than stock: {known}."]
     return "\n".join([*lines, "", END])
 
 

@@ -151,7 +151,7 @@ return %4
 @pytest.mark.default_pin  # 2.1 cannot trace for a TPU
 @passes_on_stock
 def test_sums_that_stay_as_they_are_written():
-    """In a forward pass, of few elements, and for a TPU, whose compiler sums in float32 by itself."""
+    """In a forward pass, of few elements, and for a TPU, whose compiler sums in float32 by itself, beside no loss."""
     try:
         from torch_xla._native_attention import trace_for_tpu
     except ImportError:  # stock
@@ -166,6 +166,60 @@ def test_sums_that_stay_as_they_are_written():
     finally:
         trace_for_tpu(False)
     assert "f32" not in text + ir(gradient_of_a_bias(bf16, rows=255), x.sum(1), x.sum())
+
+
+def gradients_of_biases(loss, target):
+    """Of two linears, the second of which the loss reads."""
+    x, *weights = (data(*shape, seed=seed).to(bf16).to(DEVICE) for seed, shape in enumerate([(512, 8)] + [(8, 8)] * 2))
+    biases = [torch.zeros(8, dtype=bf16, device=DEVICE, requires_grad=True) for _ in weights]
+    for weight, bias in zip(weights, biases, strict=True):
+        x = F.linear(x, weight, bias).tanh()
+    return torch.autograd.grad(loss(x, target), biases)
+
+
+LOSSES = {
+    "mse": F.mse_loss,
+    "mse of float32": lambda x, target: F.mse_loss(x.float(), target.float()),
+    "L1": F.l1_loss,
+    "smooth L1": F.smooth_l1_loss,
+    "huber": F.huber_loss,
+    "cross-entropy of bits": F.binary_cross_entropy_with_logits,
+    "written": lambda x, target: (x - target).square().mean(),
+}
+
+
+@pytest.mark.default_pin  # 2.1 cannot trace for a TPU
+@fails_on_stock
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_on_a_tpu_the_sum_beside_that_of_a_loss_is_of_its_dtype(tpu, loss):
+    """Its compiler fuses the two: the bias of the linear that the loss reads, not that of the one before."""
+    hidden, last = (ir(gradient) for gradient in gradients_of_biases(loss, data(512, 8, seed=9).to(bf16).to(DEVICE)))
+    assert "f32[1,8] aten::sum" in last and "bf16[1,8] aten::sum" in hidden
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+def test_on_a_tpu_sums_are_of_bfloat16_beside_no_loss(tpu):
+    """Nor beside one of a sum in bfloat16, or that has as many elements by chance."""
+    x = torch.zeros(512, 8, dtype=bf16).to(DEVICE)
+    x.mean()
+    for loss in (lambda y, _: y.sum(), lambda y, target: (F.mse_loss(target, target + 1) * y).sum()):
+        for gradient in gradients_of_biases(loss, x):
+            assert "f32[1,8] aten::sum" not in ir(gradient)
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+def test_a_sum_beside_a_loss_has_its_infinities_and_nan(tpu):
+    weight = torch.ones(3, 8, dtype=bf16).to(DEVICE)
+    bias = torch.zeros(3, dtype=bf16, device=DEVICE, requires_grad=True)
+    y = F.linear(torch.zeros(512, 8, dtype=bf16).to(DEVICE), weight, bias)
+    target = torch.zeros(512, 3, dtype=bf16)
+    target[7] = torch.tensor([float("inf"), float("-inf"), float("nan")])
+    F.mse_loss(y, target.to(DEVICE)).backward()
+    assert "f32[1,3] aten::sum" in ir(bias.grad)
+    found = bias.grad.cpu().tolist()
+    assert found[:2] == [float("-inf"), float("inf")] and found[2] != found[2]
 
 
 # ---- dtype=

@@ -43,3 +43,44 @@ def test_a_sum_of_bfloat16_is_that_of_float32(tpu_hlo, topology, dim):
     narrow = tpu_hlo(data(N, N).sum(dim), topology)
     wide = tpu_hlo(data(N, N).float().sum(dim).bfloat16(), topology)
     assert narrow.text == wide.text and "reduce[add bf16]" in narrow.text
+
+
+LOSSES = {
+    "mse": F.mse_loss,
+    "L1": F.l1_loss,
+    "written": lambda x, target: (x - target).square().mean(),
+    "mse of float32": lambda x, target: F.mse_loss(x.float(), target.float()),
+}
+STOCK_STEPS = {
+    "v5e": (227977, 227977, 227977, 305005),
+    "v5p": (126454, 126454, 126454, 153543),
+    "v6e": (108146, 108488, 108488, 136838),
+}
+"""Estimated cycles of stock's steps with these losses, with the compiler of pin 2.9."""
+
+
+def step(loss):
+    """A linear that a loss reads, and the gradients of all."""
+    x, weight, bias = (data(*sizes).requires_grad_() for sizes in ((4096, 1024), (1024, 1024), (1024,)))
+    result = loss(F.linear(x, weight, bias), data(4096, 1024))
+    return [result.detach(), *torch.autograd.grad(result, (x, weight, bias))]
+
+
+def cycles_of_steps(tpu_hlo, topology):
+    """With each loss: what it takes, and stock."""
+    stock = STOCK_STEPS[topology.split(":")[0]]
+    found = {name: tpu_hlo(step(loss), topology).estimated_cycles for name, loss in LOSSES.items()}
+    return {name: (cycles, was) for (name, cycles), was in zip(found.items(), stock, strict=True)}
+
+
+@pytest.mark.passes_on_stock
+def test_a_loss_and_the_gradient_of_a_bias_cost_no_more_cycles_than_stock(tpu_hlo, topology):
+    """The compiler fuses the two sums, of float32 as they are."""
+    cycles = cycles_of_steps(tpu_hlo, topology)
+    assert {name: (now, was) for name, (now, was) in cycles.items() if now > 1.01 * was} == {}
+
+
+@pytest.mark.fails_on_stock
+def test_a_loss_of_widened_numbers_is_no_pass_of_its_own(tpu_hlo, topology):
+    now, was = cycles_of_steps(tpu_hlo, topology)["mse of float32"]
+    assert now < 0.85 * was

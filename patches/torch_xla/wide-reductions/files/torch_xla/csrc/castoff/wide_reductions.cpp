@@ -2,9 +2,19 @@
 // rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
 // torch documents. Of sums, those that a backward pass adds.
 
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/mean_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/sum_ops.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <limits>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/read_by_losses.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/wide.h"
@@ -13,6 +23,26 @@ namespace castoff {
 namespace {
 
 using at::ScalarType;
+
+// ---- what losses read
+
+ReadByLosses& read_by_losses() {
+  static auto& arrays = *new ReadByLosses();
+  return arrays;
+}
+
+// Notes what is summed to one number. Only a TPU's compiler fuses that with other sums.
+template <Remedy compute>
+void noted(Call& call) {
+  if (C10_LIKELY(!is_for_tpu())) return compute(call);
+  std::vector<at::Tensor> read;
+  for (size_t i = 0; i < call.size(); ++i) {
+    if (is_tensor(call[i]) && call.tensor(i).is_floating_point()) read.push_back(call.tensor(i));
+  }
+  compute(call);
+  if (call.result().toTensor().numel() != 1) return;
+  for (const at::Tensor& t : read) read_by_losses().add(t);
+}
 
 // ---- reductions with dtype=, which is argument `dtype`
 
@@ -43,17 +73,53 @@ int64_t summands(Call& call, bool has_dims) {
   return count;
 }
 
+// A TPU's compiler sums bfloat16 in float32 by itself, and takes a sum of widened numbers for one
+// of bfloat16. But it fuses sums over one array only where these are of one dtype: the gradient of
+// a bias would be another pass over what a loss sums in float32. What is computed in float32 stays
+// so; adding the least number of float32, which is 0 on a TPU, is the cheapest that changes
+// nothing. (A clamp without bounds loses NaN on XLA:CPU.)
+at::Tensor kept_wide(const at::Tensor& t) {
+  return at::_ops::add_Scalar::redispatch(kXla, t, std::numeric_limits<float>::denorm_min(), 1);
+}
+
 // The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
-// write. One that it writes has the dtype= that it gives. A TPU's compiler sums in float32 by
-// itself.
+// write. One that it writes has the dtype= that it gives.
 template <size_t dtype>
 void sum(Call& call) {
-  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() || is_for_tpu() ||
+  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() ||
       torch::autograd::get_current_graph_task_id() == -1 ||
-      summands(call, dtype == 3) < kManyElements) {
+      summands(call, dtype == 3) < kManyElements ||
+      (is_for_tpu() && !read_by_losses().have_one_source_with(call.tensor(0)))) {
     return call.proceed();
   }
-  compute_wide(call);
+  const ScalarType to = call.tensor(0).scalar_type();
+  widen(call);
+  if (is_for_tpu()) call[0] = kept_wide(call.tensor(0));
+  call.proceed();
+  round(call, to);
+}
+
+// ---- losses
+
+// The square of a half difference, in float32: on a TPU the gradient has that difference, as on
+// stock, and another one in float32 would be computed beside it. torch rounds it, too.
+// self, target, reduction
+void mse_loss(Call& call) {
+  if (C10_LIKELY(!is_for_tpu()) || !is_half_tensor(call[0]) ||
+      !have_dtype(call, call.tensor(0).scalar_type())) {
+    return compute_wide(call);
+  }
+  const ScalarType to = call.tensor(0).scalar_type();
+  const int64_t reduction = call[2].toInt();
+  const at::Tensor difference = cast(
+      at::_ops::sub_Tensor::redispatch(kXla, call.tensor(0), call.tensor(1), 1), ScalarType::Float);
+  at::Tensor result = at::_ops::mul_Tensor::redispatch(kXla, difference, difference);
+  if (reduction == at::Reduction::Mean) {
+    result = at::_ops::mean::redispatch(kXla, result, {});
+  } else if (reduction == at::Reduction::Sum) {
+    result = at::_ops::sum::redispatch(kXla, result, {});
+  }
+  call.answer(cast(result, to));
 }
 
 // ---- softmax
@@ -83,25 +149,26 @@ void softmax_backward(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, reduce_wide<1>, {{"aten::mean", ""}});
-  remedy(xla, reduce_wide<3>, {{"aten::mean", "dim"}});
+  remedy(xla, noted<reduce_wide<1>>, {{"aten::mean", ""}});
+  remedy(xla, noted<reduce_wide<3>>, {{"aten::mean", "dim"}});
   remedy(xla, sum<1>, {{"aten::sum", ""}});
   remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
   remedy(xla, reduce_wide<4>,
          {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
   remedy(xla, softmax, {{"aten::_softmax", ""}});
   remedy(xla, softmax_backward, {{"aten::_softmax_backward_data", ""}});
+  remedy(xla, noted<mse_loss>, {{"aten::mse_loss", ""}});
+  remedy(xla, noted<compute_wide>,
+         {{"aten::binary_cross_entropy", ""},
+          {"aten::binary_cross_entropy_with_logits", ""},
+          {"aten::smooth_l1_loss", ""}});
   remedy(xla, compute_wide,
          {
              {"aten::_adaptive_avg_pool2d", ""},
              {"aten::avg_pool2d", ""},
-             {"aten::binary_cross_entropy", ""},
-             {"aten::binary_cross_entropy_with_logits", ""},
              {"aten::log_sigmoid_forward", ""},
-             {"aten::mse_loss", ""},
              {"aten::norm", "Scalar"},
              {"aten::norm", "ScalarOpt_dim"},
-             {"aten::smooth_l1_loss", ""},
              {"aten::std", ""},
              {"aten::std", "correction"},
              {"aten::std", "dim"},
