@@ -177,10 +177,10 @@ def test_a_decomposition_is_one_operation():
     assert_expected_inline(
         ir(torch.linalg.lu_factor_ex(x).LU),
         """\
-%0 = f32[2,5,5] xla::device_data()
-%1 = f32[2,5,5] aten::view(%0)
-%2 = (f32[2,5,5], s32[2,5], s32[2,5]) xla::lu(%1)
-%3 = f32[2,5,5] aten::view(%2.0)
+%0 = s64[] xla::device_data()
+%1 = s32[] xla::device_data()
+%2 = f32[2,5,5] xla::device_data()
+%3 = (f32[2,5,5], s32[2,5], s32[2]) xla::linalg_lu_factor_ex(%2, %1, %0)
 return %3
 """,
     )

@@ -408,7 +408,7 @@ def test_a_fourier_transform_is_one_operation():
         ir(torch.fft.rfft(x)),
         """\
 %0 = f32[2,4,5,7] xla::device_data()
-%1 = c64[2,4,5,4] xla::fft(%0)
+%1 = (c64[2,4,5,4]) xla::_fft_r2c(%0)
 return %1
 """,
     )

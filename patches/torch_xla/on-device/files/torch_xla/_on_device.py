@@ -8,19 +8,19 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Optional
 
 import torch
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from . import _castoff, _departures
+from ._lowerings.graphs import by_its_graph, functionalized
 from ._lowerings.table import DIFFERENTIABLE, TABLE
 
 __all__ = ["install"]
 
 _HALF = (torch.bfloat16, torch.float16)
-
-_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
 _library: Any = None
 
@@ -48,37 +48,16 @@ def in_float32(function: Callable, *arguments: Any) -> Any:
     return tree_map(lambda r: r.to(narrow) if isinstance(r, torch.Tensor) and r.dtype == torch.float32 else r, results)
 
 
-def _functionalized(function: Callable, *arguments: Any) -> Any:
-    """``in_float32(function, *arguments)`` with views of tensors as outside of kernels, where torch follows them.
-
-    Within a kernel they would be taken apart by strides, which a tensor on XLA does not have.
-    """
+def _on_one_device(arguments: tuple) -> Any:
+    """The arguments, with numbers of the CPU on the device, as torch takes them; None with other tensors of the CPU."""
     given = [v for v in tree_leaves(arguments) if isinstance(v, torch.Tensor)]
-    if any(v.device.type == "cpu" and v.dim() for v in given):
-        return NotImplemented  # the kernel that was there may take it
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(_FUNCTIONALIZE)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, False)
-    try:
-        device = next((v.device for v in given if v.device.type == "xla"), None)
-        arguments = tree_map(lambda v: _wrapped(v, device) if isinstance(v, torch.Tensor) else v, arguments)
-        results = in_float32(function, *arguments)
-        results = tree_map(lambda r: _unwrapped(r) if isinstance(r, torch.Tensor) else r, results)
-    finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(_FUNCTIONALIZE, excluded)
-    return tree_map(lambda r: r.clone() if any(r is v for v in given) else r, results)
-
-
-def _wrapped(x: torch.Tensor, device: Optional[torch.device]) -> torch.Tensor:
-    if x.device.type == "cpu" and x.dim() == 0 and device is not None:
-        return x.to(device)  # torch takes such a number of the CPU beside tensors of a device
-    return torch._to_functional_tensor(x) if x.device.type == "xla" else x
-
-
-def _unwrapped(x: torch.Tensor) -> torch.Tensor:
-    if not torch._is_functional_tensor(x):
-        return x
-    torch._sync(x)
-    return torch._from_functional_tensor(x)
+    others = [v for v in given if v.device.type == "cpu"]
+    if not others:
+        return arguments
+    device = next((v.device for v in given if v.device.type == "xla"), None)
+    if device is None or any(v.dim() for v in others):
+        return None
+    return tree_map(lambda v: v.to(device) if any(v is o for o in others) else v, arguments)
 
 
 def _present(name: str, key: str) -> Any:
@@ -89,28 +68,50 @@ class _Operator:
     """An operator of the table: its function, and the kernel that it had."""
 
     def __init__(self, name: str, place: str, key: str) -> None:
-        self._name, self._place = name, place
-        self._run = _functionalized if key == "XLA" else lambda function, *arguments: function(*arguments)
+        self._name, self._place, self._is_below_autograd = name, place, key == "XLA"
         self._present = _present(name, key)
 
     @functools.cached_property
+    def _module(self) -> ModuleType:
+        return importlib.import_module(f"{__package__}._lowerings.{self._place.split('.')[0]}")
+
+    @functools.cached_property
     def _function(self) -> Callable:
-        module, name = self._place.split(".")
-        return getattr(importlib.import_module(f"{__package__}._lowerings.{module}"), name)
+        return getattr(self._module, self._place.split(".")[1])
 
     @functools.cached_property
     def _schema_arguments(self) -> list:
         return torch._C._get_schema(f"aten::{self._name.split('.')[0]}", self._name.partition(".")[2]).arguments
+
+    @functools.cached_property
+    def _number_of_check_errors(self) -> int:
+        return next((i for i, a in enumerate(self._schema_arguments) if a.name == "check_errors"), -1)
+
+    def _reads_or_draws(self, arguments: tuple) -> bool:
+        """Whether what a call does is not told by the shapes, dtypes and numbers of its arguments."""
+        checks = self._number_of_check_errors
+        return getattr(self._module, "EACH_TIME", False) or (checks >= 0 and arguments[checks])
+
+    def _result(self, *arguments: Any) -> Any:
+        if self._reads_or_draws(arguments):
+            return functionalized(self._function, *arguments)
+        return by_its_graph(self._name.replace(".", "_"), self._function, arguments)
 
     def call(self, keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
         """The function's result, or that of the kernel that was there if the function is not for this call."""
         rest = [named.get(a.name, a.default_value) for a in self._schema_arguments[len(arguments) :]]
         condition = getattr(self._function, "condition", None)
         if condition is None or condition(*arguments, *rest):
-            result = self._run(self._function, *arguments, *rest)
+            result = self._answer((*arguments, *rest))
             if result is not NotImplemented:
                 return result
         return self._present.call_boxed(keys, *arguments, **named)
+
+    def _answer(self, arguments: tuple) -> Any:
+        if not self._is_below_autograd:
+            return self._function(*arguments)
+        held = _on_one_device(arguments)
+        return NotImplemented if held is None else in_float32(self._result, *held)
 
 
 def _kernel(name: str, place: str, key: str) -> Callable:

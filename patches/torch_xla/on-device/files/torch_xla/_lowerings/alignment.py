@@ -12,6 +12,9 @@ from torch_xla._hlo_module import Operand
 from . import loops
 from .common import only
 
+EACH_TIME = True
+"""Lengths differ from call to call, and those that are tensors are read."""
+
 
 class _Alignment(NamedTuple):
     """Targets [B, L] with blanks around each, which of them a path may come to from two places before, and lengths."""

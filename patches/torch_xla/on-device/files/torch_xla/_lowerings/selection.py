@@ -6,7 +6,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from .common import only, promoted
+from .common import promoted
 
 _COUNTED = 1024
 """Positions in a sequence up to so long are counted; in a longer one they are found by bisection."""
@@ -130,15 +130,6 @@ def bucketize(values: Union[Tensor, float], boundaries: Tensor, out_int32: bool,
     if boundaries.dim() != 1:
         return NotImplemented
     return searchsorted(boundaries, values, out_int32, right, None, None)
-
-
-@only(lambda weights, samples, replacement, generator: not replacement and samples > 1 and generator is None)
-def multinomial(weights: Tensor, samples: int, replacement: bool, generator: Optional[torch.Generator]) -> Tensor:
-    if weights.numel() == 0 or samples > weights.shape[-1] or not weights.is_floating_point():
-        return NotImplemented  # an error of torch
-    # The smallest of exponential variates with the rates ``weights`` are a sample without replacement.
-    waits = torch.empty_like(weights).exponential_()
-    return torch.topk(weights / waits, samples, -1)[1]
 
 
 def nonzero_static(x: Tensor, size: int, fill: int) -> Tensor:

@@ -94,6 +94,7 @@ TABLE = {
     "cauchy": "sampling.cauchy",
     "geometric": "sampling.geometric",
     "log_normal": "sampling.log_normal",
+    "multinomial": "sampling.multinomial",
     "poisson": "sampling.poisson",
     "rrelu_with_noise_functional": "sampling.rrelu",
     # linear algebra
@@ -188,7 +189,6 @@ TABLE = {
     "median": "selection.median",
     "median.dim": "selection.median_dim",
     "mode": "selection.mode",
-    "multinomial": "selection.multinomial",
     "nanmedian": "selection.nanmedian",
     "nanmedian.dim": "selection.nanmedian_dim",
     "nonzero_static": "selection.nonzero_static",
