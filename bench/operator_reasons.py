@@ -247,15 +247,15 @@ SPECIAL = (
     Reason(
         "zeta",
         "Hurwitz' zeta function of very large numbers",
-        "It is 0 where every term is, of an infinite q or of a large s and q > 1. torch's loop comes to infinity times 0 "
-        "there.",
+        "It is 0 where every term is, of an infinite q or of a large s and q > 1. There torch's loop comes to infinity "
+        "times 0.",
         operators=r"special\.zeta",
         kinds="value",
     ),
     Reason(
         "angles",
         "Waves far from 0",
-        "The angle of the Airy function's wave has a rounding error of some units of its own size. torch's has one, too.",
+        "The angle of the Airy function's wave has a rounding error of its own size, and torch's has another.",
         operators=r"special\.airy_ai",
         kinds="value",
     ),
