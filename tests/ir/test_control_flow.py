@@ -9,6 +9,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
+import torch.utils.checkpoint
 import torch_xla
 import torch_xla.experimental.fori_loop as loops
 from expecttest import assert_expected_inline
@@ -159,3 +160,23 @@ def test_scan_of_what_has_its_dtype_is_as_it_was():
     x = torch.arange(3.0).to(DEVICE)
     carry, ys = scan(lambda c, x: (c + x, c * x), torch.zeros((), device=DEVICE), x)
     assert (carry.item(), ys.tolist()) == (3.0, [0.0, 0.0, 2.0])
+
+
+@fails_on_stock
+def test_a_checkpoint_around_a_scan_that_is_traced_the_first_time():
+    """The trace, which is kept, saves tensors of its own: the checkpoint would miss them in the recomputation."""
+    weight = torch.eye(2, device=DEVICE).mul_(0.5).requires_grad_()
+
+    def step(carry, x):
+        carry = {"h": torch.tanh(x @ carry["w"].t() + carry["h"]), "w": carry["w"]}
+        return carry, carry["h"]
+
+    def loss(xs):
+        return scan(step, {"h": torch.zeros(2, 2, device=DEVICE), "w": weight}, xs, is_fn_pure=True)[1].sum()
+
+    xs = data([[[1.0, 2.0], [3.0, 4.0]]]).requires_grad_()
+    torch.utils.checkpoint.checkpoint(loss, xs, use_reentrant=False, preserve_rng_state=False).backward()
+    checkpointed, xs.grad = xs.grad.clone(), None
+    loss(xs).backward()
+    assert torch.equal(checkpointed, xs.grad)
+    assert weight.grad.abs().min() > 0

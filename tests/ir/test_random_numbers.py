@@ -158,6 +158,32 @@ print(torch.empty(2, device="xla").uniform_().tolist())
 
 
 @passes_on_stock
+@pytest.mark.default_pin
+def test_a_seed_that_is_set_after_torchs():
+    program = """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+torch.manual_seed({seed})
+xm.set_rng_state(5)
+print(torch.empty(2, device="xla").uniform_().tolist())
+"""
+    first, other = (forked("-c", program.format(seed=seed)).stdout for seed in (7, 8))
+    assert first == other
+
+
+@fails_on_stock
+@pytest.mark.default_pin
+def test_the_state_is_the_seed_from_before_the_runtime_runs():
+    program = """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+torch.manual_seed(7)
+print(xm.get_rng_state())
+"""
+    assert forked("-c", program).stdout == "7\n"
+
+
+@passes_on_stock
 def test_a_forked_child_does_not_touch_the_runtime():
     program = """
 import os, torch, torch_xla

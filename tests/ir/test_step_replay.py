@@ -166,6 +166,7 @@ class Clamped(OnCopies):
 
 class Scanned(Training):
     def __init__(self, optimizer, dropout):
+        torch.manual_seed(0)
         super().__init__(optimizer, *[nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(dropout)) for _ in range(3)])
 
     def loss(self, x, y):

@@ -5,14 +5,15 @@ they stand for: a carried tensor that a function does not read is no parameter o
 one more. So one tuple of loop variables serves the condition and the body, whatever each of them reads.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 import torch_xla
 from torch.utils._pytree import tree_flatten
 
-__all__ = ["as_elements_of", "device_data_of", "install", "while_loop_instead_of"]
+__all__ = ["as_elements_of", "device_data_of", "install", "traced_apart", "while_loop_instead_of"]
 
 _XLAC = torch_xla._XLAC
 
@@ -50,6 +51,26 @@ def device_data_of(outputs: Sequence[torch.Tensor]) -> tuple[list[int], list[tor
         device = str(outputs[0].device)
         _XLAC._xla_set_rng_seed(_XLAC._xla_get_rng_seed(device), device)
     return ids, tensors
+
+
+def traced_apart(trace: Callable) -> Callable:
+    """Trace a scan's function without the caller's hooks for saved tensors.
+
+    The trace is kept for later calls. `torch.utils.checkpoint` counts what is saved by such hooks, and would expect the
+    recomputation to trace once more.
+    """
+
+    @functools.wraps(trace)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        if not _installed:
+            return trace(*args, **kwargs)
+        outer = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+        try:
+            return trace(*args, **kwargs)
+        finally:
+            torch._C._autograd._saved_tensors_hooks_set_tracing(outer)
+
+    return traced
 
 
 def while_loop_instead_of(stock: Callable) -> Callable:

@@ -6,7 +6,10 @@ or spawn.
 """
 
 import ctypes
+import functools
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch_xla
@@ -16,6 +19,7 @@ from . import _castoff
 __all__ = ["install"]
 
 _C = torch_xla._XLAC
+_get_rng_seed, _set_rng_seed = _C._xla_get_rng_seed, _C._xla_set_rng_seed
 
 #: The seed to set once XLA's runtime runs.
 _pending: int | None = None
@@ -30,11 +34,11 @@ def _note_fork() -> None:
 
 def _set_seed(seed: int) -> None:
     for index in range(_C._xla_num_devices()):
-        _C._xla_set_rng_seed(seed, f"xla:{index}")
+        _set_rng_seed(seed, f"xla:{index}")
 
 
 def _set_pending_seed() -> None:
-    """Called by the first draw after `_seed_xla`."""
+    """Called by the first draw after `_seed_xla`, and before a seed is read or set."""
     global _pending
     seed, _pending = _pending, None
     if seed is not None:
@@ -56,11 +60,23 @@ def _seed_xla(seed: int, library: ctypes.PyDLL) -> None:
 
 def _exchange_seed(index: int, seed: int) -> int:
     """Set what a device draws from next, and return what it would have drawn from."""
-    _set_pending_seed()
     device = f"xla:{index}"
     before: int = _C._xla_get_rng_seed(device)
-    _C._xla_set_rng_seed(seed, device)
+    _set_rng_seed(seed, device)
     return before
+
+
+def _after_pending_seed(function: Callable) -> Callable:
+    """A seed that is set by itself comes after one of ``torch.manual_seed`` that still waits, and one that is read has
+    to be that."""
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        if _pending is not None:
+            _set_pending_seed()
+        return function(*args)
+
+    return called
 
 
 def _wrap_generator() -> ctypes.c_void_p:
@@ -77,6 +93,8 @@ def install() -> None:
     _castoff.install_kernels("random-numbers", _SEED, ctypes.py_object(torch.Generator), _EXCHANGE, _wrap_generator())
     library = _castoff.library()
     os.register_at_fork(after_in_child=_note_fork)
+    _C._xla_get_rng_seed = _after_pending_seed(_get_rng_seed)
+    _C._xla_set_rng_seed = _after_pending_seed(_set_rng_seed)
     stock = torch.random._seed_custom_device
 
     def _seed_custom_device(seed: int) -> None:

@@ -488,7 +488,8 @@ class _After:
                 )
 
     def _assign(self, pending: dict[int, list[tuple]]) -> None:
-        for holders in pending.values():
+        """Outputs are in the order of a traced step, on which it depends how XLA fuses, and with that a last digit."""
+        for _, holders in sorted(pending.items(), key=lambda entry: entry[0]):
             tensors, targets, storages = [], [], set()
             for tensor, destination in holders:
                 if destination[0] != "result" and runtime.storage_of(tensor) in storages:

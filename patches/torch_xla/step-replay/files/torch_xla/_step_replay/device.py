@@ -1,7 +1,6 @@
 """What a replay asks of torch_xla's runtime: tensors' identities, seeds, and graphs that are compiled already."""
 
 import gc
-import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,20 +114,12 @@ def base_seed(device: str) -> int:
     return int(_XLAC._get_base_seed_as_tensor(device).item()) % _WORD
 
 
-def _take_pending_seed() -> None:
-    """A seed that was set before XLA's runtime ran waits for the first draw, which would be in the midst of a step."""
-    random_numbers = sys.modules.get("torch_xla._random_numbers")
-    if random_numbers is not None:
-        random_numbers._set_pending_seed()
-
-
 def set_seed(seed: int, device: str) -> None:
     _XLAC._xla_set_rng_seed(seed % _WORD, device)
 
 
 def settle(device: str, tensors: Iterable[torch.Tensor] = (), wait: bool = False) -> int:
     """Compute what is pending; the seed of what comes next, which is as it was."""
-    _take_pending_seed()
     seed = _XLAC._xla_get_rng_seed() % _WORD
     for tensor in tensors:
         torch._functionalize_sync(tensor)

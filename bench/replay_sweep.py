@@ -1,0 +1,92 @@
+"""Random training programs, traced and replayed: losses, parameters and optimizer state have to be equal to the bit.
+
+.venv/bin/python bench/replay_sweep.py --patched PATCHED/bin/python --check
+
+The programs are made of numbers by replay_programs.py. --check runs those of the day and fails where one is different
+or does not end as the record has it. --write runs all, and puts the counts into docs/step-replay.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import compact_json
+import typer
+from before_after import replaced
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from slices import slice_of_day  # noqa: E402
+
+WORKER = Path(__file__).with_name("replay_sweep_worker.py")
+RECORD = ROOT / "bench" / "measured" / "replay_sweep.json"
+PAGE = ROOT / "docs" / "step-replay.md"
+BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"
+PROGRAMS, PARTS = 200, 25
+
+
+def outcomes(python: Path, numbers: list[int]) -> dict[str, str]:
+    """Of each program "equal", "different", "fails", or why it is refused."""
+    found: dict[str, str] = {}
+    while numbers:
+        command = [str(python), str(WORKER), *map(str, numbers)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+            for line in worker.stdout or ():
+                row: dict[str, Any] = json.loads(line)
+                reason = row.get("reason", "").split(" at ")[0].split(". This call")[0]
+                found[str(row["number"])] = f"refused: {reason}" if reason else row["outcome"]
+                print(line, end="", file=sys.stderr, flush=True)
+            error = worker.stderr.read() if worker.stderr else ""
+        rest = [number for number in numbers if str(number) not in found]
+        if rest:
+            found[str(rest[0])] = f"fails: {error.strip().splitlines()[-1][:200] if error else 'no output'}"
+            rest = rest[1:]
+        numbers = rest
+    return found
+
+
+def table(found: dict[str, str]) -> str:
+    counts = Counter(found.values())
+    equal = counts.pop("equal", 0)
+    lines = [
+        f"Of {len(found)} random training programs (`bench/replay_sweep.py`), {equal} are equal to the traced run to the "
+        "bit after 20 calls: results, parameters, buffers, gradients and optimizer state.",
+        "",
+        "| the others | programs |",
+        "|---|--:|",
+        *(f"| {what} | {count} |" for what, count in counts.most_common()),
+    ]
+    return "\n".join(lines)
+
+
+def main(
+    *,
+    patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
+    check: Annotated[bool, typer.Option("--check", help="Run the programs of the day and compare with the record.")] = (
+        False
+    ),
+    write: Annotated[bool, typer.Option("--write", help="Run all; write the record and docs/step-replay.md.")] = False,
+) -> None:
+    """.venv/bin/python bench/replay_sweep.py --patched PATCHED/bin/python --check
+
+    Compare random training programs, traced and replayed.
+    """
+    numbers = slice_of_day(range(PROGRAMS), PARTS) if check else range(PROGRAMS)
+    found = outcomes(patched, list(numbers))
+    print(table(found))
+    if write:
+        RECORD.write_text(compact_json.dumps(dict(sorted(Counter(found.values()).items())), depth=1), encoding="utf-8")
+        text = f"{BEGIN}\n{table(found)}\n{END}"
+        PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
+    wrong = {number: what for number, what in found.items() if what.split(":")[0] in ("different", "fails")}
+    if wrong:
+        raise SystemExit(f"expected equal runs or a refusal, found: {wrong}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
