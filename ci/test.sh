@@ -250,6 +250,8 @@ operators() {
     .venv/bin/python bench/special_values.py --check --patched "$work/patched/bin/python"
   section "operators of the day: what leaves the device is recorded" \
     .venv/bin/python bench/leaves_device.py --check --patched "$work/patched/bin/python"
+  section 'random training programs, those of the day, traced and replayed' \
+    .venv/bin/python bench/replay_sweep.py --check --patched "$work/patched/bin/python"
 }
 
 programs() {
