@@ -132,12 +132,16 @@ def tokens(dice: random.Random) -> list[nn.Module]:
 
 
 def images(dice: random.Random) -> list[nn.Module]:
-    norm = dice.choice((lambda: nn.BatchNorm2d(WIDTH), lambda: nn.GroupNorm(2, WIDTH), lambda: nn.InstanceNorm2d(WIDTH)))
+    norm = dice.choice(
+        (lambda: nn.BatchNorm2d(WIDTH), lambda: nn.GroupNorm(2, WIDTH), lambda: nn.InstanceNorm2d(WIDTH))
+    )
     layers: list[nn.Module] = [nn.Conv2d(2, WIDTH, 3, padding=1)]
     for _ in range(dice.randint(1, 2)):
         convolution = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, groups=dice.choice((1, 2, WIDTH)), bias=dice.random() < 0.5)
         layers.append(Residual(nn.Sequential(convolution, activation(dice)), norm()))
-    pooled = dice.choice((nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Identity()))
+    pooled = dice.choice(
+        (nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Identity())
+    )
     return [*layers, pooled, nn.Dropout2d(dice.choice((0.0, 0.2))), Mean(2, 3)]
 
 

@@ -53,8 +53,8 @@ def table(found: dict[str, str]) -> str:
     counts = Counter(found.values())
     equal = counts.pop("equal", 0)
     lines = [
-        f"Of {len(found)} random training programs (`bench/replay_sweep.py`), {equal} are equal to the traced run to the "
-        "bit after 20 calls: results, parameters, buffers, gradients and optimizer state.",
+        f"Of {len(found)} random training programs (`bench/replay_sweep.py`), {equal} equal the traced run after "
+        "20 calls, to the bit: results, parameters, buffers, gradients and optimizer state.",
         "",
         "| the others | programs |",
         "|---|--:|",

@@ -1,4 +1,4 @@
-"""The host's milliseconds of processor time of a step, traced or replayed. Run by step_replay.py, with torch_xla or jax.
+"""The host's processor time for a step, traced or replayed, in ms. Run by step_replay.py, with torch_xla or jax.
 
 python step_replay_worker.py gpt traced       (or replayed; gpt, llama, bert, resnet, decode)
 python step_replay_worker.py 600 jax          what jax.jit takes to dispatch as many arrays

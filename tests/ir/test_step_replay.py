@@ -812,9 +812,7 @@ def test_a_call_does_not_wait_for_its_graph():
         act()
         return time.perf_counter() - started
 
-    calls = []
-    for _ in range(6):
-        calls.append((seconds(step), seconds(xm.wait_device_ops)))
+    calls = [(seconds(step), seconds(xm.wait_device_ops)) for _ in range(6)]
     called, waited = min(calls[-3:])
     assert step.report()["replayed"] >= 3
     assert called < waited
