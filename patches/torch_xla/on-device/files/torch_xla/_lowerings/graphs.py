@@ -65,7 +65,8 @@ _MOST = 4096
 class _Graph:
     """The graph of ``function(*arguments)``: of tensors of these shapes and dtypes, and of all else as it is.
 
-    ``computation`` is None where there is no graph: of a function that declines, or returns something but tensors.
+    ``computation`` is None where there is no graph: of a function that declines, reads no tensor, or returns something
+    but tensors.
     """
 
     def __init__(self, name: str, function: Callable, arguments: tuple) -> None:
@@ -83,12 +84,16 @@ class _Graph:
         results = function(*tree_map(placeholder, arguments))
         self.declines = results is NotImplemented
         leaves, self._structure = tree_flatten(results)
-        if self.declines or not leaves or not all(isinstance(t, Tensor) for t in leaves):
+        found = [t for t in leaves if t is not None]  # a gradient that nobody wants is None
+        if self.declines or not found or not all(isinstance(t, Tensor) for t in found):
             return
+        self._is_given = [t is not None for t in leaves]
         context = torch_xla._XLAC.lowering.LoweringContext(name)
         context.set_name_string(name)
-        context.build(leaves)
+        context.build(found)
         captured = context.device_parameter_id_tensor_mapping()
+        if not captured:
+            return  # what is the same for all tensors has no operands
         # In the order of the parameters: the number of an argument, or a tensor that the function reads besides.
         self._operands: list = [captured.get(i) for i in range(len(captured))]
         for number, tensor in enumerate(placeholders):
@@ -99,9 +104,8 @@ class _Graph:
 
     def __call__(self, tensors: list[Tensor]) -> Any:
         operands = [tensors[o] if isinstance(o, int) else o for o in self._operands]
-        return tree_unflatten(
-            torch_xla._XLAC._xla_user_computation(self._node, operands, self.computation), self._structure
-        )
+        found = iter(torch_xla._XLAC._xla_user_computation(self._node, operands, self.computation))
+        return tree_unflatten([next(found) if given else None for given in self._is_given], self._structure)
 
 
 _graphs: dict = {}

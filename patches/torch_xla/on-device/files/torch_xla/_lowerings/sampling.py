@@ -209,10 +209,13 @@ def binomial(n: Tensor, p: Tensor, generator: Any) -> Tensor:
     return by_its_graph("binomial", _binomial, (n, p, _draws_of_counts(n)))
 
 
+def _soonest(weights: Tensor, waits: Tensor, samples: int) -> Tensor:
+    """The smallest of exponential variates with the rates ``weights`` are a sample without replacement."""
+    return torch.topk(weights / waits, samples, -1)[1]
+
+
 @only(lambda weights, samples, replacement, generator: not replacement and samples > 1 and generator is None)
 def multinomial(weights: Tensor, samples: int, replacement: bool, generator: Any) -> Tensor:
     if weights.numel() == 0 or samples > weights.shape[-1] or not weights.is_floating_point():
         return NotImplemented  # an error of torch
-    # The smallest of exponential variates with the rates ``weights`` are a sample without replacement.
-    waits = torch.empty_like(weights).exponential_()
-    return torch.topk(weights / waits, samples, -1)[1]
+    return by_its_graph("multinomial", _soonest, (weights, torch.empty_like(weights).exponential_(), samples))
