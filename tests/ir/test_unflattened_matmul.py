@@ -166,6 +166,123 @@ def test_widened_factors_are_exact_dots(tpu):
     assert "xla::cast" not in text and "= f32[32,4] xla::dot_general(" in text
 
 
+# ---- projections that one product computes
+
+
+def projections(x, w, b=None, heads=2):
+    """Query, key and value of [B, N, C], as timm and others take them apart."""
+    (batch, tokens, width), count = x.shape, w.shape[0] // x.shape[2]
+    parts = F.linear(x, w, b).reshape(batch, tokens, count, heads, width // heads)
+    return parts.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def mixed(*operands):
+    """Of each part another function, whose gradients differ."""
+    return sum(i * part.tanh() for i, part in enumerate(projections(*operands), 1))
+
+
+@fails_on_stock
+def test_ir_of_projections(tpu):
+    """Each is a range of the product's columns, and not of a dimension between tokens and heads."""
+    x, w = leaves((2, 16, 8), (24, 8))
+    assert_expected_inline(
+        ir(projections(x, w)[1]),
+        """\
+%0 = bf16[24,8] xla::device_data()
+%1 = bf16[8,24] aten::permute(%0)
+%2 = bf16[2,16,8] xla::device_data()
+%3 = bf16[2,16,24] xla::dot_general(%2, %1)
+%4 = bf16[32,24] aten::view(%3)
+%5 = bf16[2,16,24] aten::view(%4)
+%6 = bf16[2,16,8] xla::select(%5)
+%7 = bf16[2,16,1,2,4] aten::view(%6)
+%8 = bf16[1,2,2,16,4] aten::permute(%7)
+%9 = bf16[1,2,2,16,4] xla::generic_slice(%8)
+%10 = bf16[2,2,16,4] aten::view(%9)
+return %10
+""",
+    )
+
+
+@fails_on_stock
+def test_ir_of_the_gradient_of_projections(tpu):
+    """The parts' gradients side by side."""
+    _, gradient, _ = differentiated(mixed, *leaves((2, 16, 8), (24, 8)))
+    text = ir(gradient)
+    assert "= bf16[2,16,24] aten::cat(" in text
+    assert "bf16[3," not in text and "bf16[2,16,3," not in text
+
+
+SEVERAL = {
+    "with a bias": ((2, 16, 8), (24, 8), (24,)),
+    "as many batches as parts": ((3, 16, 8), (24, 8)),
+    "one batch": ((1, 16, 8), (24, 8)),
+    "two parts": ((2, 16, 8), (16, 8)),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f32), ids=str)
+@pytest.mark.parametrize("shapes", SEVERAL.values(), ids=SEVERAL)
+def test_projections_are_the_same_numbers(shapes, dtype, tpu):
+    """Bit for bit."""
+    operands = leaves(*shapes, dtype=dtype)
+    found = differentiated(mixed, *operands)
+    assert "aten::cat" in ir(*found)
+    tpu(False)
+    expected = differentiated(mixed, *operands)
+    assert "aten::cat" not in ir(*expected)
+    for f, e in zip(found[:3], expected[:3], strict=True):  # a bias' gradient is summed in float32 by the CPU alone
+        assert f.dtype == e.dtype and torch.equal(f.cpu(), e.cpu())
+
+
+@fails_on_stock
+def test_gradients_of_tokens_that_fill_no_tiles_stay_stacked(tpu):
+    """Side by side each would be padded, which takes memory."""
+    operands = leaves((2, 7, 8), (24, 8))
+    found = differentiated(mixed, *operands)
+    assert "xla::select" in ir(found[0]) and "aten::cat" not in ir(*found)
+    tpu(False)
+    expected = differentiated(mixed, *operands)
+    assert all(torch.equal(f.cpu(), e.cpu()) for f, e in zip(found, expected, strict=True))
+
+
+OTHER = {
+    "another dimension": lambda y: y.reshape(2, 16, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(1),
+    "the last dimension of all": lambda y: y.reshape(2, 16, 2, 4, 3).permute(4, 0, 2, 1, 3).unbind(0),
+    "no permutation": lambda y: y.reshape(2, 16, 3, 8).unbind(2),
+    "tokens that are split, too": lambda y: y.reshape(2, 4, 4, 3, 8).permute(3, 0, 1, 2, 4).unbind(0),
+    "a permutation that moves another one of three": lambda y: (
+        y[:, :3].reshape(2, 3, 3, 2, 4).permute(1, 0, 2, 3, 4).unbind(0)
+    ),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("function", OTHER.values(), ids=OTHER)
+def test_what_is_taken_apart_otherwise_is_as_in_stock(function, tpu):
+    y = random(2, 16, 24, dtype=bf16).to(DEVICE) * 2
+    found = ir(*function(y))
+    tpu(False)
+    assert found == ir(*function(y))
+
+
+@fails_on_stock
+def test_a_part_that_is_written_to(tpu):
+    """Parts share nothing, as the kernels that make them return copies."""
+    x, w = (t.detach() for t in leaves((2, 16, 8), (24, 8)))
+
+    def written():
+        y = F.linear(x, w)
+        q, k, v = y.reshape(2, 16, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        k.zero_()
+        return q, k, v, y
+
+    found = written()
+    tpu(False)
+    assert all(torch.equal(f.cpu(), e.cpu()) for f, e in zip(found, written(), strict=True))
+
+
 # ---- with what else there is
 
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "torch_xla/csrc/castoff/dot_general.h"
+#include "torch_xla/csrc/castoff/fused_projections.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -37,9 +38,6 @@ std::vector<int64_t> leading(const Tensor& t) {
   std::iota(dims.begin(), dims.end(), 0);
   return dims;
 }
-
-// The rows of a tile, in which a TPU keeps the last two dimensions of an array.
-constexpr int64_t kTileRows = 8;
 
 // What `matrix`, of these sizes, is a view of, if the view flattens several dimensions, all but the
 // last one; an undefined tensor otherwise. Of rows that fill no tiles each batch would be padded.
@@ -133,6 +131,7 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::mm", "", size_t{0});
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
+  install_fused_projections(xla);
 }
 
 }  // namespace
