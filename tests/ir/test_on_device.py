@@ -176,6 +176,10 @@ RESULTS = {
     "copysign": lambda at: torch.copysign(at(SPECIAL.flip(0)), at(SPECIAL)),
     "signbit": lambda at: at(SPECIAL[:6]).signbit(),
     "what is the same for all integers": lambda at: (at(INDEX).isposinf(), at(INDEX.bool()).signbit()),
+    "scatter_reduce of booleans": lambda at: tuple(
+        at(ROWS.repeat(2)).scatter_reduce(0, at(INDEX[0]), at(INDEX[0] > 1), r, include_self=False)
+        for r in ("amin", "amax")
+    ),
     "heaviside": lambda at: torch.heaviside(at(SPECIAL), at(SPECIAL.flip(0))),
     "frexp": lambda at: at(torch.tensor([1.0, -6.5, 1e30, 0.0])).frexp(),
     "nextafter": lambda at: torch.nextafter(at(torch.tensor([1.0, -2.0])), at(torch.tensor([2.0, 0.0]))),

@@ -26,6 +26,8 @@ def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: s
 def _identity(x: Tensor, reduce: str) -> Tensor:
     if reduce in ("sum", "mean", "prod"):
         return torch.full_like(x, int(reduce == "prod"))
+    if x.dtype == torch.bool:
+        return torch.full_like(x, reduce == "amin")
     info = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
     lowest, highest = (-float("inf"), float("inf")) if x.is_floating_point() else (info.min, info.max)
     return torch.full_like(x, lowest if reduce == "amax" else highest)
