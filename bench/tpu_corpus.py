@@ -53,6 +53,7 @@ KNOWN: dict[tuple[str, str], str] = {
     ("CLIP text, T 77", "v5e"): "native-attention: all of the memory, half of the cycles; the rest is not known yet",
     ("ViT, T 197, AdamW", "v5e"): "memory, of tokens that fill no tiles",
     ("ViT, T 257", "v5e"): "memory, of tokens that fill no tiles",
+    ("block, fused qkv, T 256", "v6e"): "memory, for what is not known yet",
 }
 """Programs that take more, by generation, and why."""
 
