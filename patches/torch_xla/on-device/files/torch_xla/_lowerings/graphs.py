@@ -118,7 +118,8 @@ def _kind(value: Any, tensors: list[Tensor]) -> Any:
         return value.dtype, value.shape
     if isinstance(value, (list, tuple)):
         return tuple([_kind(v, tensors) for v in value])
-    return type(value), value
+    # -0.0 is equal to 0.0, and NaN to nothing.
+    return type(value), repr(value) if type(value) is float else value
 
 
 def _forget(precision: str) -> None:
@@ -141,7 +142,7 @@ def by_its_graph(name: str, function: Callable, arguments: tuple) -> Any:
     kinds = tuple([_kind(a, tensors) for a in arguments])
     if not _are_made() or not tensors or tensors[0].device.index != 0 or not all(t.numel() for t in tensors):
         return functionalized(function, *arguments)
-    key = (name, kinds)
+    key = (name, kinds, torch.get_default_dtype())
     graph: Optional[_Graph] = _graphs.get(key)
     if graph is None:
         if len(_graphs) >= _MOST:
