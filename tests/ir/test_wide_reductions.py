@@ -182,6 +182,7 @@ LOSSES = {
     "mse of float32": lambda x, target: F.mse_loss(x.float(), target.float()),
     "L1": F.l1_loss,
     "smooth L1": F.smooth_l1_loss,
+    "huber": F.huber_loss,
     "cross-entropy of bits": F.binary_cross_entropy_with_logits,
     "written": lambda x, target: (x - target).square().mean(),
 }

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from .common import only
 
+#: wide-reductions looks for a loss among the nodes of a step: its sum is one of them, and not within one.
+EACH_TIME = True
+
 _NONE, _MEAN, _SUM = 0, 1, 2
 
 
