@@ -487,3 +487,15 @@ def test_nothing_is_told_by_default(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(LEAVING, encoding="utf-8")
     assert "leaves the device" not in completed(program).stderr
+
+
+@passes_on_stock
+@pytest.mark.parametrize("name", ["addmv", "addbmm"])
+def test_factors_of_products_of_integers(name):
+    """They are integers, as on the CPU, which stock leaves them to."""
+    shapes = {"addmv": ((2,), (2, 3), (3,)), "addbmm": ((2, 2), (4, 2, 3), (4, 3, 2))}[name]
+    operands = [torch.arange(1, 1 + torch.Size(shape).numel()).reshape(shape) for shape in shapes]
+    expected = getattr(torch, name)(*operands, beta=2.7, alpha=1.9)
+    found = getattr(torch, name)(*[x.to("xla") for x in operands], beta=2.7, alpha=1.9)
+    assert found.dtype == torch.int64
+    assert torch.equal(found.cpu(), expected)

@@ -111,6 +111,8 @@ def vdot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def addmv(x: Tensor, matrix: Tensor, vector: Tensor, beta: float, alpha: float) -> Tensor:
+    if integral(x):  # torch takes them as numbers of the tensors' dtype
+        beta, alpha = int(beta), int(alpha)
     product = torch.mv(matrix, vector)
     if alpha != 1:
         product = product * alpha
@@ -118,7 +120,7 @@ def addmv(x: Tensor, matrix: Tensor, vector: Tensor, beta: float, alpha: float) 
 
 
 def addbmm(x: Tensor, first: Tensor, second: Tensor, beta: float, alpha: float) -> Tensor:
-    if integral(x):  # torch takes them as numbers of the tensors' dtype
+    if integral(x):
         beta, alpha = int(beta), int(alpha)
     batches, rows, inner = first.shape
     product = torch.mm(first.permute(1, 0, 2).reshape(rows, batches * inner), second.reshape(batches * inner, -1))
