@@ -1,4 +1,7 @@
-"""Milliseconds and graphs of each step of small programs. Run by on_device_steps.py, with torch_xla."""
+"""Milliseconds and graphs of each step of small programs. Run by on_device_steps.py, with torch_xla.
+
+ENVIRONMENT/bin/python bench/on_device_worker.py
+"""
 
 from __future__ import annotations
 

@@ -167,9 +167,9 @@ def text_of(record: Record) -> str:
     return text + "\n}\n"
 
 
-def again(record: Record, python: Path) -> Record:
-    """The record after its operators were run again."""
-    operators = sorted({line["operator"] for line in record["differs"]})
+def again(record: Record, python: Path, also: list[str]) -> Record:
+    """The record after its operators, and some more, were run again."""
+    operators = sorted({*also, *(line["operator"] for line in record["differs"])})
     rows = swept(python, *SELECTION[record["selection"]], *(word for op in operators for word in ("--op", op)))
     return {**record, "differs": lines_of(differing(rows))}
 
@@ -326,6 +326,7 @@ def main(
     recorded_only: Annotated[
         bool, typer.Option("--recorded", help="With --write: run the operators that are in the record.")
     ] = False,
+    op: Annotated[list[str] | None, typer.Option(help="With --recorded: run this operator, too.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare what is found with the record.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Every dtype and sample: half an hour on two cores.")] = False,
     keep: Annotated[
@@ -339,7 +340,7 @@ def main(
     selection = "whole" if whole else "quick"
     if write:
         if recorded_only:
-            record = again(read(), patched)
+            record = again(read(), patched, op or [])
         elif stock is None:
             raise SystemExit("expected --stock beside --write, or --recorded; found neither")
         else:
