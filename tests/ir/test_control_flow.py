@@ -172,7 +172,7 @@ def test_a_checkpoint_around_a_scan_that_is_traced_the_first_time():
         return carry, carry["h"]
 
     def loss(xs):
-        return scan(step, {"h": torch.zeros(2, 2, device=DEVICE), "w": weight}, xs, is_fn_pure=True)[1].sum()
+        return scan(step, {"h": torch.zeros(2, 2, device=DEVICE), "w": weight}, xs)[1].sum()
 
     xs = data([[[1.0, 2.0], [3.0, 4.0]]]).requires_grad_()
     torch.utils.checkpoint.checkpoint(loss, xs, use_reentrant=False, preserve_rng_state=False).backward()
