@@ -33,26 +33,17 @@ UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_p
 SAID = {"rounded": "differ by roundings"}
 
 
-def outcomes(python: Path, numbers: list[int]) -> dict[str, str]:
-    """Of each program "equal", "rounded", "different", "fails: …", or "refused: …"."""
-    found: dict[str, str] = {}
-    while numbers:
-        command = [str(python), str(WORKER), *map(str, numbers)]
-        environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {UNOPTIMIZED}"}
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as worker:
-            for line in worker.stdout or ():
-                row: dict[str, Any] = json.loads(line)
-                reason = row.get("reason", "").split(" at ")[0].split(". This call")[0]
-                found[str(row["number"])] = f"refused: {reason}" if reason else row["outcome"]
-                print(line, end="", file=sys.stderr, flush=True)
-            error = worker.stderr.read() if worker.stderr else ""
-        rest = [number for number in numbers if str(number) not in found]
-        if rest:
-            found[str(rest[0])] = f"fails: {error.strip().splitlines()[-1][:200] if error else 'no output'}"
-            rest = rest[1:]
-        numbers = rest
-    return found
+def outcome(python: Path, number: int) -> tuple[str, str]:
+    """Its number, and "equal", "rounded", "different", "fails: …", or "refused: …" of a program in its own process."""
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {UNOPTIMIZED}"}
+    command = [str(python), str(WORKER), str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        return str(number), f"fails: {(done.stderr.strip() or 'no output').splitlines()[-1][:200]}"
+    print(done.stdout, end="", file=sys.stderr, flush=True)
+    row: dict[str, Any] = json.loads(done.stdout)
+    reason = row.get("reason", "").split(" at ")[0].split(". This call")[0]
+    return str(number), f"refused: {reason}" if reason else row["outcome"]
 
 
 def table(found: dict[str, str]) -> str:
@@ -80,9 +71,7 @@ def main(
     Compare random training programs, traced and replayed.
     """
     numbers = slice_of_day(range(PROGRAMS), PARTS) if check else range(PROGRAMS)
-    found: dict[str, str] = {}
-    for part in run_all([(patched, list(numbers[i::2])) for i in range(2)], outcomes):
-        found.update(part)
+    found = dict(run_all([(patched, number) for number in numbers], outcome))
     print(table(found))
     if write:
         text = f"{BEGIN}\n{table(found)}\n{END}"
