@@ -69,7 +69,7 @@ class _Operator:
 
     def __init__(self, name: str, place: str, key: str) -> None:
         self._name, self._place, self._is_below_autograd = name, place, key == "XLA"
-        self._present = _present(name, key)
+        self._present, self._node = _present(name, key), name.replace(".", "_")
 
     @functools.cached_property
     def _module(self) -> ModuleType:
@@ -95,7 +95,7 @@ class _Operator:
     def _result(self, *arguments: Any) -> Any:
         if self._reads_or_draws(arguments):
             return functionalized(self._function, *arguments)
-        return by_its_graph(self._name.replace(".", "_"), self._function, arguments)
+        return by_its_graph(self._node, self._function, arguments)
 
     def call(self, keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
         """The function's result, or that of the kernel that was there if the function is not for this call."""

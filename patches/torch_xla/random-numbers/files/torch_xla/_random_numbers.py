@@ -72,8 +72,7 @@ def _after_pending_seed(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def called(*args: Any) -> Any:
-        if _pending is not None:
-            _set_pending_seed()
+        _set_pending_seed()
         return function(*args)
 
     return called

@@ -111,25 +111,20 @@ def vdot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def addmv(x: Tensor, matrix: Tensor, vector: Tensor, beta: float, alpha: float) -> Tensor:
-    if integral(x):  # torch takes them as numbers of the tensors' dtype
-        beta, alpha = int(beta), int(alpha)
-    product = torch.mv(matrix, vector)
-    if alpha != 1:
-        product = product * alpha
-    return product.clone() if beta == 0 and x.numel() else _plus(x, beta, product)
+    return _weighted(x, beta, torch.mv(matrix, vector).clone(), alpha)
 
 
 def addbmm(x: Tensor, first: Tensor, second: Tensor, beta: float, alpha: float) -> Tensor:
-    if integral(x):
-        beta, alpha = int(beta), int(alpha)
     batches, rows, inner = first.shape
     product = torch.mm(first.permute(1, 0, 2).reshape(rows, batches * inner), second.reshape(batches * inner, -1))
+    return _weighted(x, beta, product, alpha)
+
+
+def _weighted(x: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    if integral(x):  # torch takes them as numbers of the tensors' dtype
+        beta, alpha = int(beta), int(alpha)
     if alpha != 1:
         product = product * alpha
-    return product if beta == 0 else _plus(x, beta, product)
-
-
-def _plus(x: Tensor, beta: float, product: Tensor) -> Tensor:
     if beta == 0:
         return product
     return (x if beta == 1 else x * beta) + product
