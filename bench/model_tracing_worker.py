@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
 
+import host_time
 from runner import prepare
 
 WARM, STEPS = 4, 12
@@ -29,18 +29,18 @@ def main() -> None:
     model = model.to(device)
     batch = {key: value.to(device) for key, value in batch.items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    costs = []
-    for _ in range(WARM + STEPS):
-        torch_xla.sync()
-        xla_model.wait_device_ops()
-        process = time.process_time()
+
+    def trace() -> None:
         result = model(**batch)
         (result["loss"] if hasattr(result, "keys") else result[0]).backward()
         optimizer.step()
         optimizer.zero_grad()
-        process, thread = time.process_time() - process, time.thread_time()
+
+    costs = []
+    for _ in range(WARM + STEPS):
         torch_xla.sync()
-        costs.append(process + time.thread_time() - thread)
+        xla_model.wait_device_ops()
+        costs.append(host_time.of_step(trace, torch_xla.sync)[0])
     print(json.dumps({"ms": min(costs[WARM:]) * 1000}))
 
 

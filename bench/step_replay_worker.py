@@ -129,6 +129,7 @@ def program(name: str) -> tuple[Callable, Callable[[], tuple]]:
 
 
 def of_torch(name: str, mode: str) -> dict[str, float]:
+    import host_time
     import torch_xla
     import torch_xla.core.xla_model as xm
 
@@ -138,18 +139,12 @@ def of_torch(name: str, mode: str) -> dict[str, float]:
     for i in range(WARM + CALLS):
         arguments = batch()
         torch_xla._XLAC._xla_wait_device_ops([])
-        # Processor time: nothing is executed while a step is traced, and the main thread starts the graph. How long
-        # it waits for XLA:CPU, which executes on the same processors, is not the host's.
-        process = time.process_time()
         if replayed is None:
-            loss = step(*arguments)
-        process, thread = time.process_time() - process, time.thread_time()
-        if replayed is not None:
-            loss = replayed(*arguments)
+            cost, loss = host_time.of_step(lambda values=arguments: step(*values), torch_xla.sync)
         else:
-            torch_xla.sync()
+            cost, loss = host_time.of_step(lambda: None, lambda values=arguments: replayed(*values))
         if i >= WARM:
-            seconds.append(process + time.thread_time() - thread)
+            seconds.append(cost)
         xm.wait_device_ops()
     if replayed is not None:
         assert replayed.report()["replayed"] >= CALLS, replayed.report()
