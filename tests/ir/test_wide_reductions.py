@@ -1,6 +1,7 @@
 """Means, norms, softmax, pooling and losses of bfloat16 and float16: patches/torch_xla/wide-reductions."""
 
 import os
+import re
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
@@ -220,6 +221,21 @@ def test_a_sum_beside_a_loss_has_its_infinities_and_nan(tpu):
     assert "f32[1,3] aten::sum" in ir(bias.grad)
     found = bias.grad.cpu().tolist()
     assert found[:2] == [float("-inf"), float("inf")] and found[2] != found[2]
+
+
+def gradients_of_a_norm(norm, *shape):
+    """Of the weight and the bias of a norm in bfloat16."""
+    x, weight, bias = (torch.zeros(s, dtype=bf16).to(DEVICE).requires_grad_() for s in (shape, (8,), (8,)))
+    return torch.autograd.grad(norm(x, weight, bias), (weight, bias), torch.ones_like(x).mul(x))
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+def test_on_a_tpu_the_gradient_of_a_group_norms_bias_is_summed_as_that_of_its_weight(tpu):
+    """Its compiler would take the sum of what was widened for one of bfloat16, in a pass of its own."""
+    of_weight, of_bias = map(ir, gradients_of_a_norm(lambda x, w, b: F.group_norm(x, 2, w, b), 2, 8, 16, 16))
+    assert "f32[1,8,1,1] aten::sum" in of_weight
+    assert re.search(r"f32\[2,8,16,16\] aten::add\(.*\)\n.*f32\[1,8,1,1\] aten::sum", of_bias)
 
 
 # ---- dtype=

@@ -51,3 +51,10 @@ def test_a_miss_is_a_hundredth_of_the_cycles_or_a_megabyte(bench):
 
     assert misses() == misses(cycles=1010, temporary_bytes=11_000_000) == {}
     assert misses(cycles=1011) and misses(temporary_bytes=11_200_000)
+
+
+def test_a_miss_of_memory_hides_none_of_cycles(bench):
+    stock = {"cycles": 1000, "temporary bytes": 0}
+    more = {"cycles": 1100, "temporary bytes": 2_000_000}
+    found = bench.misses({"p": {"v5e": {"stock": stock, "castoff": more}}})
+    assert set(found) == {("p", "v5e", unit) for unit in bench.UNITS}

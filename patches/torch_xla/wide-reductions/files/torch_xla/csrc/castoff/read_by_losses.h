@@ -96,6 +96,15 @@ class ReadByLosses {
   size_t next_ = 0;
 };
 
+// Whether a tensor of float32 is one of bfloat16 that was widened.
+inline bool is_widened(const at::Tensor& t) {
+  static const auto cast = lazy_ir::OpKind::Get("xla::cast");
+  const lazy_ir::Data* data = lazy_ir::ready(t) ? lazy_ir::data_of(t) : nullptr;
+  if (data == nullptr || !data->ir_value || data->ir_value.node->op() != cast) return false;
+  const lazy_ir::Value source = lazy_ir::operand(*data->ir_value.node, 0);
+  return lazy_ir::element_type(source) == lazy_ir::ElementType::kBF16;
+}
+
 }  // namespace castoff
 
 #else
@@ -106,6 +115,10 @@ struct ReadByLosses {
   void add(const at::Tensor&) {}
   bool have_one_source_with(const at::Tensor&) { return false; }
 };
+
+inline bool is_widened(const at::Tensor&) {
+  return false;
+}
 
 }  // namespace castoff
 

@@ -11,6 +11,7 @@
 #include <ATen/ops/sum_ops.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -82,13 +83,33 @@ at::Tensor kept_wide(const at::Tensor& t) {
   return at::_ops::add_Scalar::redispatch(kXla, t, std::numeric_limits<float>::denorm_min(), 1);
 }
 
+// Whether the last dimension, of more than one element, is one of those that are summed over.
+bool is_over_rows(Call& call) {
+  const int64_t last = call.tensor(0).dim() - 1;
+  if (call[1].isNone() || last < 0 || call.tensor(0).size(last) == 1) return false;
+  const std::vector<int64_t> dims = call[1].toIntVector();
+  return std::find(dims.begin(), dims.end(), last) != dims.end();
+}
+
+// On a TPU the gradient of a group_norm's bias, which sums what was widened for it, is one of
+// float32, as that of the weight is.
+bool is_of_a_channel(Call& call, bool has_dims) {
+  return has_dims && is_for_tpu() && call.tensor(0).scalar_type() == ScalarType::Float &&
+         is_over_rows(call) && is_widened(call.tensor(0));
+}
+
 // The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
 // write. One that it writes has the dtype= that it gives.
 template <size_t dtype>
 void sum(Call& call) {
-  if (C10_LIKELY(!is_half_tensor(call[0])) || !call[dtype].isNone() ||
-      torch::autograd::get_current_graph_task_id() == -1 ||
-      summands(call, dtype == 3) < kManyElements ||
+  if (!call[dtype].isNone() || torch::autograd::get_current_graph_task_id() == -1) {
+    return call.proceed();
+  }
+  if (!is_half_tensor(call[0])) {
+    if (is_of_a_channel(call, dtype == 3)) call[0] = kept_wide(call.tensor(0));
+    return call.proceed();
+  }
+  if (summands(call, dtype == 3) < kManyElements ||
       (is_for_tpu() && !read_by_losses().have_one_source_with(call.tensor(0)))) {
     return call.proceed();
   }
