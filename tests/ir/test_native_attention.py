@@ -679,6 +679,23 @@ def test_other_forms_are_stocks(dtype, q, k, options):
     assert torch.equal(found.cpu(), expected.cpu())
 
 
+@fails_on_stock
+def test_few_tokens_with_a_mask_that_fill_no_tiles_are_stocks_on_a_tpu(tpu):
+    """Not those that fill tiles, those without a mask, one query of many keys, or where somebody chose."""
+    few, many, one = (2, 2, 77, 8), (2, 2, 80, 8), (2, 2, 1, 8)
+    _, (a, b, c) = operands(few, many, one, grad=False)
+    masks = [torch.zeros(n, n).to(DEVICE) for n in (77, 80)]
+    attend = F.scaled_dot_product_attention
+    narrow = ["bf16 bf16 f32"] * 2
+    assert "bf16" not in " ".join(dots(attend(a, a, a, masks[0])))
+    assert dots(attend(a, a, a)) == dots(attend(b, b, b, masks[1])) == dots(attend(c, a, a, masks[0][:1])) == narrow
+    experimental.narrow_attention(True)
+    try:
+        assert dots(attend(a, a, a, masks[0])) == narrow
+    finally:
+        experimental.narrow_attention("auto")
+
+
 ERRORS = {
     "dtypes": lambda q, k, v: (q, k.float(), v),
     "sizes": lambda q, k, v: (q, k[..., :3], v),

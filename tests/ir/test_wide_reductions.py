@@ -1,5 +1,6 @@
 """Means, norms, softmax, pooling and losses of bfloat16 and float16: patches/torch_xla/wide-reductions."""
 
+import functools
 import os
 import re
 
@@ -224,18 +225,33 @@ def test_a_sum_beside_a_loss_has_its_infinities_and_nan(tpu):
 
 
 def gradients_of_a_norm(norm, *shape):
-    """Of the weight and the bias of a norm in bfloat16."""
+    """Of its weight and bias in bfloat16."""
     x, weight, bias = (torch.zeros(s, dtype=bf16).to(DEVICE).requires_grad_() for s in (shape, (8,), (8,)))
-    return torch.autograd.grad(norm(x, weight, bias), (weight, bias), torch.ones_like(x).mul(x))
+    result = norm(x, weight=weight, bias=bias)
+    return [ir(g) for g in torch.autograd.grad(result, (weight, bias), torch.ones_like(x).mul(x))]
+
+
+KEPT_WIDE = re.compile(r"f32\[[0-9,]*\] aten::add\(.*\)\n.*f32\[[0-9,]*\] aten::sum")
+GROUP_NORM, LAYER_NORM = (
+    functools.partial(F.group_norm, num_groups=2),
+    functools.partial(F.layer_norm, normalized_shape=(8,)),
+)
 
 
 @pytest.mark.default_pin
 @fails_on_stock
-def test_on_a_tpu_the_gradient_of_a_group_norms_bias_is_summed_as_that_of_its_weight(tpu):
+@pytest.mark.parametrize(("norm", "shape"), [(GROUP_NORM, (2, 8, 16, 16)), (LAYER_NORM, (2, 77, 8))])
+def test_on_a_tpu_the_gradient_of_a_norms_bias_is_summed_as_that_of_its_weight(tpu, norm, shape):
     """Its compiler would take the sum of what was widened for one of bfloat16, in a pass of its own."""
-    of_weight, of_bias = map(ir, gradients_of_a_norm(lambda x, w, b: F.group_norm(x, 2, w, b), 2, 8, 16, 16))
-    assert "f32[1,8,1,1] aten::sum" in of_weight
-    assert re.search(r"f32\[2,8,16,16\] aten::add\(.*\)\n.*f32\[1,8,1,1\] aten::sum", of_bias)
+    weight, bias = gradients_of_a_norm(norm, *shape)
+    assert "f32" in weight and KEPT_WIDE.search(bias)
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+def test_on_a_tpu_tokens_that_fill_tiles_are_summed_as_they_are(tpu):
+    _, bias = gradients_of_a_norm(LAYER_NORM, 2, 64, 8)
+    assert "f32" in bias and not KEPT_WIDE.search(bias)
 
 
 # ---- dtype=

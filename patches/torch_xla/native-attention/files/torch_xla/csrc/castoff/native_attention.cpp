@@ -261,13 +261,21 @@ bool reaches(const Tensor& t, IntArrayRef query, int64_t batch) {
   return at::is_expandable_to(t.sizes(), sizes);
 }
 
+// Few tokens that fill no tiles, with a mask, as the 77 words of a CLIP: on a TPU their scores
+// would be written in float32, where the compiler fuses torch's formula.
+bool is_better_by_torch(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask) {
+  constexpr int64_t kFew = 128, kTileRows = 8;
+  return mask && is_for_tpu() && choice == Choice::kAuto && query.dim() > 1 &&
+         query.sizes() == key.sizes() && query.size(-2) < kFew && query.size(-2) % kTileRows != 0;
+}
+
 std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
                                 const std::optional<Tensor>& mask, double dropout, bool causal,
                                 std::optional<double> scale, bool enable_gqa) {
   const ScalarType dtype = query.scalar_type();
   if (!is_half(dtype) || !is_plain(query) || !is_plain(key) || !is_plain(value) ||
       key.scalar_type() != dtype || value.scalar_type() != dtype ||
-      at::globalContext().allowFP16BF16ReductionMathSDP()) {
+      at::globalContext().allowFP16BF16ReductionMathSDP() || is_better_by_torch(query, key, mask)) {
     return std::nullopt;
   }
   if (is_empty(query) || is_empty(key) || is_empty(value) || query.size(-1) != key.size(-1) ||

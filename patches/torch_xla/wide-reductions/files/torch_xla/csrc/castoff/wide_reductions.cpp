@@ -83,19 +83,24 @@ at::Tensor kept_wide(const at::Tensor& t) {
   return at::_ops::add_Scalar::redispatch(kXla, t, std::numeric_limits<float>::denorm_min(), 1);
 }
 
-// Whether the last dimension, of more than one element, is one of those that are summed over.
-bool is_over_rows(Call& call) {
-  const int64_t last = call.tensor(0).dim() - 1;
-  if (call[1].isNone() || last < 0 || call.tensor(0).size(last) == 1) return false;
+// The rows of a tile, in which a TPU keeps the last two dimensions of an array.
+constexpr int64_t kTileRows = 8;
+
+// Sums over the last dimension, as those of a channel, or of tokens that fill no tiles. Of others
+// the compiler makes as much, or less.
+bool gains_by_one_dtype(Call& call) {
+  const at::Tensor& x = call.tensor(0);
+  if (call[1].isNone() || x.dim() < 2) return false;
   const std::vector<int64_t> dims = call[1].toIntVector();
-  return std::find(dims.begin(), dims.end(), last) != dims.end();
+  const bool is_over_columns = std::find(dims.begin(), dims.end(), x.dim() - 1) != dims.end();
+  return is_over_columns ? x.size(-1) > 1 : x.dim() == 3 && x.size(-2) % kTileRows != 0;
 }
 
-// On a TPU the gradient of a group_norm's bias, which sums what was widened for it, is one of
+// On a TPU the gradient of a normalisation's bias, which sums what was widened for it, is one of
 // float32, as that of the weight is.
-bool is_of_a_channel(Call& call, bool has_dims) {
+bool is_of_a_norms_bias(Call& call, bool has_dims) {
   return has_dims && is_for_tpu() && call.tensor(0).scalar_type() == ScalarType::Float &&
-         is_over_rows(call) && is_widened(call.tensor(0));
+         gains_by_one_dtype(call) && is_widened(call.tensor(0));
 }
 
 // The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
@@ -106,7 +111,7 @@ void sum(Call& call) {
     return call.proceed();
   }
   if (!is_half_tensor(call[0])) {
-    if (is_of_a_channel(call, dtype == 3)) call[0] = kept_wide(call.tensor(0));
+    if (is_of_a_norms_bias(call, dtype == 3)) call[0] = kept_wide(call.tensor(0));
     return call.proceed();
   }
   if (summands(call, dtype == 3) < kManyElements ||
