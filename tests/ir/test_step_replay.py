@@ -311,8 +311,9 @@ def test_micro_batches():
 
     one, weights, *_ = losses(lambda step: step, torch_xla.sync)
     other, replayed, backward, apply = losses(torch_xla.replay, lambda: None)
-    assert one == other
-    assert same(weights, replayed)
+    # A gradient that stays is an output in its own layout, in which XLA:CPU may round a product otherwise.
+    torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(replayed, weights, rtol=1e-6, atol=1e-7)
     assert backward.report()["replayed"] >= 6, backward.report()
     assert apply.report()["replayed"] >= 2, apply.report()
 
@@ -787,6 +788,25 @@ def test_replaced_buffers_are_donated():
         buffer.cpu()
 
 
+def test_numbers_are_not_taken_for_buffers_that_the_step_overwrites():
+    """What copy_() overwrites is freed at once, and the next number that is sent may have its address."""
+    state = [torch.zeros(4, device=XLA) for _ in range(32)]
+    torch_xla.sync()
+
+    @torch_xla.replay
+    def step(x):
+        for i, tensor in enumerate(state):
+            tensor.copy_(x * (i + 1))
+        return (torch.arange(32.0).to(XLA) * x.sum()).sum()
+
+    for i in range(1, 5):
+        x = torch.full((4,), float(i), device=XLA)
+        torch_xla.sync()
+        assert step(x).item() == 4 * 496 * i
+        assert [tensor[0].item() for tensor in state] == [float(i * (j + 1)) for j in range(32)]
+    assert step.report()["replayed"] == 2
+
+
 def test_live_tensors_are_as_many_after_many_replays():
     training, step, _ = trained()
     counts = []
@@ -861,9 +881,14 @@ class Hidden:
         self.factor = 2.0
 
 
-def test_the_check_finds_what_no_guard_sees():
+@pytest.mark.parametrize(
+    "write",
+    [lambda total, x: total.add_(x), lambda total, x: total.copy_(total + x)],
+    ids=["add_", "copy_"],
+)
+def test_the_check_finds_what_no_guard_sees(write):
     hidden, total = Hidden(), torch.zeros(1, device=XLA)
-    step = torch_xla.replay(lambda x: total.add_(x * hidden.factor), check_every=3)
+    step = torch_xla.replay(lambda x: write(total, x * hidden.factor), check_every=3)
     x = torch.ones(1, device=XLA)
     for _ in range(5):
         step(x)

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import _XLAC
 import torch
+import torch_xla.runtime as xr
 from torch.utils import _pytree as pytree
 
 from . import device as runtime
@@ -74,7 +75,7 @@ class Replay:
                 continue
             sources = plan.sources()
             numbers = None if sources is None else plan.numbers(sources)
-            if numbers is None:
+            if numbers is None or (xr.is_spmd() and not plan.has_shardings(arguments, device)):
                 continue
             if self._check_every and plan.replays % self._check_every == 0:
                 return self._check(plan, call, numbers, signature)
@@ -199,12 +200,9 @@ def _plain(step: Callable, call: Call) -> Any:
 
 def _check_process() -> None:
     """Refuse what has not been shown to be right, before anything runs."""
-    import torch_xla.runtime as xr
-
-    if xr.is_spmd():
-        raise Refused("expected a process without SPMD; found one with it, in which steps are not replayed")
-    if xr.world_size() > 1:
-        raise Refused(f"expected one process; found {xr.world_size()}, in which steps are not replayed")
+    processes = max(xr.process_count(), xr.world_size())
+    if processes > 1:
+        raise Refused(f"expected one process; found {processes}, in which steps are not replayed")
     if _XLAC._get_use_eager_mode():
         raise Refused("expected lazy tensors; found torch_xla.experimental.eager_mode: turn it off, or do not replay")
 

@@ -90,6 +90,7 @@ class Traced:
     seeds: int = 0  # how far the step itself moved the seed
     bound: dict[int, Any] = field(default_factory=dict)  # arguments whose buffer something else has, too
     argument_handles: list[Any] = field(default_factory=list)
+    shardings: list[str] = field(default_factory=list)  # of the inputs; the key of the graph has them
     seconds: float = 0.0
 
     def structure(self) -> tuple:
@@ -117,13 +118,15 @@ class _Before:
         self.alive = {id(tensor): weakref.ref(tensor) for tensor in found}
         self.handles: dict[int, list[int]] = {}
         self.ids: dict[int, int] = {}
+        # Kept until the graph runs, to return to them, and since what the step sends to the device would otherwise have
+        # the handle of a buffer that it overwrites.
+        self.values = runtime.values_of(found)
         for tensor, handle in zip(found, runtime.handles_of(found), strict=True):
             if handle is not None:
                 self.handles.setdefault(handle, []).append(id(tensor))
                 self.ids[id(tensor)] = _XLAC._xla_get_tensor_id(tensor)
         self.argument_handles = runtime.handles_of(self.arguments)
         self.random, self.closures = _generators(), _step_closures()
-        self.inner: dict[int, torch.Tensor] = {}
         self.changes: list[tuple] = []  # of places, by the step
         self.grads: dict[int, Optional[torch.Tensor]] = {}
 
@@ -165,22 +168,16 @@ class _Before:
         reference = self.on_host.get(id(tensor))
         return reference is not None and reference() is tensor
 
-    def remember(self) -> None:
-        """Keep the values of all tensors, to return to them."""
-        for key in self.alive:
-            self.inner[key] = torch._from_functional_tensor(self.known(key))
-        self.grads = {id(leaf): leaf.grad for leaf in self.leaves}
-
     def return_to(self, counts: StepCounts) -> None:
         """Undo what a step did that was not executed."""
         _XLAC._clear_pending_irs(self.device)
         for place, key, value, _, _ in self.changes:
             if isinstance(value, torch.Tensor) and place is not None:
                 put(place, key, value)
-        for key, inner in self.inner.items():
-            tensor = self.known(key)
-            if tensor is not None:
-                runtime.give(tensor, inner)
+        for handle, keys in self.handles.items():
+            for tensor in map(self.known, keys):
+                if tensor is not None:
+                    runtime.give(tensor, torch._from_functional_tensor(self.values[handle]))
         for leaf in self.leaves:
             leaf.grad = self.grads[id(leaf)]
         counts.restore()
@@ -233,7 +230,7 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
     places.add_call(step, call.leaves)
     before = _Before(call, places)
     if judge is not None:
-        before.remember()
+        before.grads = {id(leaf): leaf.grad for leaf in before.leaves}
     traced, witness, counts = _observed(step, call, before, places)
     after = _After(traced, before, places)
     traced.result = after.detached()
@@ -247,7 +244,7 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
     if objection is not None:
         before.return_to(counts)
         raise Refused(objection)
-    before.inner, before.grads = {}, {}
+    before.values, before.grads = {}, {}
     if runs:
         after.execute()
     else:
@@ -550,6 +547,7 @@ class _After:
             else:
                 traced.inputs.append(self._number(value, handle, witness))
         traced.argument_handles = before.argument_handles
+        traced.shardings = runtime.shardings_of(self.values)
 
     def _state(self, keys: list[int], number: int, slots: dict[int, tuple]) -> Input:
         before, traced = self.before, self.traced

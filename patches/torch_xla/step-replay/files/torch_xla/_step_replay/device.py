@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import _XLAC
 import torch
+import torch_xla.runtime as xr
 
 __all__ = [
     "advanced",
@@ -25,8 +26,10 @@ __all__ = [
     "pending_total",
     "set_seed",
     "settle",
+    "shardings_of",
     "storage_of",
     "upload_seed",
+    "values_of",
 ]
 
 _WORD = 1 << 64
@@ -64,6 +67,17 @@ def handles_of(tensors: Sequence[torch.Tensor]) -> list[Optional[int]]:
         return list(_XLAC._get_tensors_handle(list(tensors)))
     except RuntimeError:
         return [handle_of(tensor) for tensor in tensors]
+
+
+def values_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Tensors of their own that have the buffers of these, by handle. Those follow what is written to a tensor."""
+    _, values = _XLAC._get_tensors_xla_device_data_node(list(tensors))
+    return dict(zip(handles_of(values), values, strict=True))
+
+
+def shardings_of(tensors: Sequence[torch.Tensor]) -> list[str]:
+    """How computed tensors are sharded. In a process without SPMD none is, and the list is empty."""
+    return list(_XLAC._get_xla_sharding_specs(list(tensors))) if xr.is_spmd() else []
 
 
 def storage_of(tensor: torch.Tensor) -> int:

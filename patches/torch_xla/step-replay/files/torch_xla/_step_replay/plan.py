@@ -90,6 +90,7 @@ class Plan:
         self._slots = [(i, objects[place], key) for i, place, key in of_kind.get("slot", ())]
         self._seeds = of_kind.get("seed", [])
         self._numbers = [(i, dtype) for i, dtype, _ in of_kind.get("number", ())]
+        self._sharded = [i for i, entry in enumerate(traced.inputs) if entry.source[0] not in ("number", "seed")]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
         self._outcomes = list(traced.book.outcomes.items())
@@ -139,6 +140,13 @@ class Plan:
         if shapes_of(self._states, len(self._shapes)) != self._shapes:
             return False
         return traced.places.holds()
+
+    def has_shardings(self, arguments: list[torch.Tensor], device: str) -> bool:
+        """Whether state and arguments are sharded as they were."""
+        inputs = self._inputs(arguments, [])
+        runtime.settle(device)  # of what is pending XLA decides
+        wanted = self._traced.shardings
+        return runtime.shardings_of([inputs[i] for i in self._sharded]) == [wanted[i] for i in self._sharded]
 
     def adopt(self) -> None:
         """What the step's own optimizers would find changed since the last step."""
