@@ -97,6 +97,7 @@ def test_other_shardings_are_other_graphs():
             step = torch_xla.replay(step) if replay else step
             for i, where in enumerate([("fsdp", None), ("model", None), ("fsdp", None), ("fsdp", None)]):
                 if i == 3:
+                    torch_xla._XLAC._xla_wait_device_ops([])  # mark_sharding() takes no data that is being computed
                     xs.mark_sharding(model[0].weight, mesh, ("model", None))
                 for x, y in batches(5, where):
                     found.append(step(x, y))

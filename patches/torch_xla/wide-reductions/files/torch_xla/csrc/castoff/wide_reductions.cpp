@@ -1,6 +1,6 @@
-// Sums, means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
+// Means, norms, softmax, pooling and losses of bfloat16 and float16, computed in float32 and
 // rounded once, as torch's CPU and CUDA kernels do. With dtype= the operand is converted first, as
-// torch documents.
+// torch documents. Of sums, those that a backward pass adds.
 
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
@@ -60,10 +60,10 @@ void reduce_wide(Call& call) {
   round(call, to);
 }
 
-// ---- sums
+// ---- sums in a backward pass
 
-// A sum of two is rounded once as it is.
-constexpr int64_t kManyElements = 3;
+// bfloat16 has 8 digits: adding ones, a sum stays at 256.
+constexpr int64_t kManyElements = 256;
 
 // How many elements each sum adds up; `dims` is argument 1, or absent for all.
 int64_t summands(Call& call, bool has_dims) {
@@ -103,21 +103,19 @@ bool is_of_a_norms_bias(Call& call, bool has_dims) {
          gains_by_one_dtype(call) && is_widened(call.tensor(0));
 }
 
-// With dtype= torch_xla converts the operand first. For a TPU only those of a backward pass: the
-// gradient of an operand that was broadcast, such as a bias.
+// The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
+// write. One that it writes has the dtype= that it gives.
 template <size_t dtype>
 void sum(Call& call) {
-  if (!call[dtype].isNone()) return call.proceed();
-  const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (!call[dtype].isNone() || torch::autograd::get_current_graph_task_id() == -1) {
+    return call.proceed();
+  }
   if (!is_half_tensor(call[0])) {
-    if (is_in_backward && is_of_a_norms_bias(call, dtype == 3)) {
-      call[0] = kept_wide(call.tensor(0));
-    }
+    if (is_of_a_norms_bias(call, dtype == 3)) call[0] = kept_wide(call.tensor(0));
     return call.proceed();
   }
   if (summands(call, dtype == 3) < kManyElements ||
-      (is_for_tpu() &&
-       !(is_in_backward && read_by_losses().have_one_source_with(call.tensor(0))))) {
+      (is_for_tpu() && !read_by_losses().have_one_source_with(call.tensor(0)))) {
     return call.proceed();
   }
   const ScalarType to = call.tensor(0).scalar_type();
@@ -125,24 +123,6 @@ void sum(Call& call) {
   if (is_for_tpu()) call[0] = kept_wide(call.tensor(0));
   call.proceed();
   round(call, to);
-}
-
-// The gradient of a bias, which XLA:CPU sums in bfloat16.
-// grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups,
-// output_mask
-void convolution_backward(Call& call) {
-  if (C10_LIKELY(!is_half_tensor(call[0])) || is_for_tpu()) return call.proceed();
-  c10::List<bool> mask = call[9].toBoolList().copy();
-  if (!mask[2]) return call.proceed();
-  const at::Tensor grad = call.tensor(0);
-  std::vector<int64_t> dims(grad.dim() - 1);
-  for (size_t i = 1; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i) + 1;
-  mask[2] = false;
-  call[9] = mask;
-  call.proceed();
-  call.result(2) = cast(at::_ops::sum_dim_IntList::redispatch(kXla, widened(grad), dims,
-                                                              /*keepdim=*/false, std::nullopt),
-                        grad.scalar_type());
 }
 
 // ---- losses
@@ -199,7 +179,6 @@ void install() {
   remedy(xla, noted<reduce_wide<3>>, {{"aten::mean", "dim"}});
   remedy(xla, sum<1>, {{"aten::sum", ""}});
   remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
-  remedy(xla, convolution_backward, {{"aten::convolution_backward_overrideable", ""}});
   remedy(xla, reduce_wide<4>,
          {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
   remedy(xla, softmax, {{"aten::_softmax", ""}});
