@@ -49,11 +49,7 @@ SMALL = 1_000_000
 
 CYCLES, MEMORY = UNITS
 KNOWN: dict[tuple[str, str, str], str] = {
-    (
-        "Swin block",
-        "v5e",
-        CYCLES,
-    ): "softmax of 49 keys, gelu and layer_norm in float32",
+    ("Swin block", "v5e", CYCLES): "softmax of 49 keys, gelu and layer_norm in float32",
     ("Swin block", "v5e", MEMORY): "the same",
     ("CLIP text, T 77", "v5e", MEMORY): "not known yet: 5 MB, with fewer cycles",
     ("ViT, T 197, AdamW", "v5e", MEMORY): "tokens that fill no tiles",

@@ -311,6 +311,9 @@ def test_micro_batches():
 
     one, weights, *_ = losses(lambda step: step, torch_xla.sync)
     other, replayed, backward, apply = losses(torch_xla.replay, lambda: None)
+    checked = losses(torch_xla.replay(check_every=1), lambda: None)
+    assert other == checked[0]
+    assert same(replayed, checked[1])
     # A gradient that stays is an output in its own layout, in which XLA:CPU may round a product otherwise.
     torch.testing.assert_close(other, one, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(replayed, weights, rtol=1e-6, atol=1e-7)

@@ -10,7 +10,7 @@ from other_process import forked
 pytestmark = [pytest.mark.fails_on_stock, pytest.mark.default_pin]
 
 PROGRAM = """
-import functools, numpy, torch, torch_xla
+import numpy, torch, torch_xla
 import torch_xla.distributed.spmd as xs
 from torch import nn
 from torch.nn import functional as F
@@ -50,8 +50,8 @@ def step_of(model):
         return loss
     return step
 
-def shardings(model):
-    return torch_xla._XLAC._get_xla_sharding_specs(list(model.parameters()))
+def shardings(*tensors):
+    return torch_xla._XLAC._get_xla_sharding_specs(list(tensors))
 
 def state(model):
     return [p.detach().cpu().tolist() for p in model.parameters()]
@@ -66,7 +66,7 @@ def trained(made, replay):
         losses.append(step(x, y))
         if not replay:
             torch_xla.sync()
-    return step, [loss.item() for loss in losses], state(model), shardings(model)
+    return step, [loss.item() for loss in losses], state(model), shardings(*model.parameters())
 """
 
 
@@ -130,13 +130,13 @@ def test_the_check_leaves_the_state():
         hidden.factor = 5.0
         message = ""
         for _ in range(2):
-            before = total.tolist(), torch_xla._XLAC._get_xla_sharding_specs([total])
+            before = total.tolist(), shardings(total)
             try:
                 step(x)
             except RuntimeError as error:
                 message = str(error)
                 break
-        after = total.tolist(), torch_xla._XLAC._get_xla_sharding_specs([total])
+        after = total.tolist(), shardings(total)
         print([before, after, message])
     """)
     assert "5.0 where 2.0" in message

@@ -75,11 +75,14 @@ class Replay:
                 continue
             sources = plan.sources()
             numbers = None if sources is None else plan.numbers(sources)
-            if numbers is None or (xr.is_spmd() and not plan.has_shardings(arguments, device)):
+            if numbers is None:
+                continue
+            inputs = plan.inputs(arguments, numbers)
+            if xr.is_spmd() and not plan.has_shardings(inputs, device):
                 continue
             if self._check_every and plan.replays % self._check_every == 0:
                 return self._check(plan, call, numbers, signature)
-            result = plan.run(call.leaves, arguments, numbers, device)
+            result = plan.run(inputs, arguments, device)
             self._replayed_calls += 1
             self._replayed_seconds += time.perf_counter() - started
             return result

@@ -141,9 +141,8 @@ class Plan:
             return False
         return traced.places.holds()
 
-    def has_shardings(self, arguments: list[torch.Tensor], device: str) -> bool:
+    def has_shardings(self, inputs: list[torch.Tensor], device: str) -> bool:
         """Whether state and arguments are sharded as they were."""
-        inputs = self._inputs(arguments, [])
         runtime.settle(device)  # of what is pending XLA decides
         wanted = self._traced.shardings
         return runtime.shardings_of([inputs[i] for i in self._sharded]) == [wanted[i] for i in self._sharded]
@@ -212,9 +211,8 @@ class Plan:
 
     # A call.
 
-    def run(self, leaves: list[Any], arguments: list[torch.Tensor], numbers: list[tuple[int, Any]], device: str) -> Any:
+    def run(self, inputs: list[torch.Tensor], arguments: list[torch.Tensor], device: str) -> Any:
         traced = self._traced
-        inputs = self._inputs(arguments, numbers)
         seed = runtime.settle(device)
         for i, number in self._seeds:
             inputs[i] = runtime.upload_seed(runtime.drawn(seed, number), device)
@@ -227,7 +225,7 @@ class Plan:
         self.replays += 1
         return self._result(results, arguments)
 
-    def _inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]]) -> list:
+    def inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]]) -> list:
         """The inputs of the graph but for seeds, with what was written to those that alias them."""
         inputs = self._template.copy()
         for i, number in self._arguments:

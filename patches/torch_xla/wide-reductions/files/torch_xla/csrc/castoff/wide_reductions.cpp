@@ -86,8 +86,8 @@ at::Tensor kept_wide(const at::Tensor& t) {
 // The rows of a tile, in which a TPU keeps the last two dimensions of an array.
 constexpr int64_t kTileRows = 8;
 
-// Sums over the last dimension, as those of a channel, or of tokens that fill no tiles. Of others
-// the compiler makes as much, or less.
+// Sums over the last dimension, as those of a channel, or of tokens that fill no tiles: those that
+// were measured to gain. Tokens that fill tiles were not measured alone.
 bool gains_by_one_dtype(Call& call) {
   const at::Tensor& x = call.tensor(0);
   if (call[1].isNone() || x.dim() < 2) return false;
