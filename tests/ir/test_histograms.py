@@ -95,6 +95,7 @@ def test_refused():
 
 
 @fails_on_stock
+@pytest.mark.since("2.7", "this IR of a slice")
 def test_ir_of_counts():
     x = torch.tensor([0, 1, 1], dtype=torch.int32).to(DEVICE)
     torch_xla.sync()

@@ -1,7 +1,6 @@
 """torch_xla.amp.MasterWeights, and what torch.optim's own optimizers do with float32 gradients of bfloat16 weights."""
 
 import copy
-import inspect
 import itertools
 import os
 import pickle
@@ -12,6 +11,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch_xla
+from distributed_checkpoint import ALONE
 from expecttest import assert_expected_inline
 from ir_text import ir
 from tensors import random
@@ -420,10 +420,6 @@ def resumed_by_state_dict(module, optimizer, fresh_module, fresh, folder):
 def resumed_the_other_way_round(module, optimizer, fresh_module, fresh, folder):
     fresh.load_state_dict(bits(optimizer))
     fresh_module.load_state_dict(module.state_dict())
-
-
-# Without a process group; torch 2.8 and later want to be told.
-ALONE = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
 
 
 def resumed_by_dcp(module, optimizer, fresh_module, fresh, folder):

@@ -41,6 +41,7 @@ import numpy, torch, torch_xla
 import torch.distributed.checkpoint as dcp
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime
+from distributed_checkpoint import ALONE
 from ir_text import ir
 from torch_xla.experimental.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
 
@@ -61,8 +62,8 @@ def state(scale):
 
 saved, loaded = state(1), state(0)
 with tempfile.TemporaryDirectory() as folder:
-    dcp.save(saved, storage_writer=dcp.FileSystemWriter(folder), planner=SPMDSavePlanner(), no_dist=True)
-    dcp.load(loaded, storage_reader=dcp.FileSystemReader(folder), planner=SPMDLoadPlanner(), no_dist=True)
+    dcp.save(saved, storage_writer=dcp.FileSystemWriter(folder), planner=SPMDSavePlanner(), **ALONE)
+    dcp.load(loaded, storage_reader=dcp.FileSystemReader(folder), planner=SPMDLoadPlanner(), **ALONE)
 for name in specs:
     assert torch.equal(loaded[name].cpu(), saved[name].cpu()), name
 print(ir(loaded["both"] @ loaded["rows" if "rows" in specs else "copies"]), end="")

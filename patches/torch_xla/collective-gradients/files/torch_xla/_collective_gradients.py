@@ -9,6 +9,9 @@ import torch
 
 __all__ = ["install"]
 
+_IDS = ("channel_id", "use_global_device_ids")
+"""Arguments that torch_xla 2.6 does not have."""
+
 
 class _ReduceScatter(torch.autograd.Function):
     """The sum over the group, times the scale: each rank gets a shard. Its gradient is the shards', gathered."""
@@ -29,8 +32,7 @@ class _ReduceScatter(torch.autograd.Function):
                 given["scatter_dim"],
                 given["groups"],
                 pin_layout=False,
-                channel_id=given["channel_id"],
-                use_global_device_ids=given["use_global_device_ids"],
+                **{name: given[name] for name in _IDS if name in given},
             )
         return grad * given["scale"] if given["scale"] != 1 else grad.clone(), None, None
 
