@@ -28,7 +28,13 @@ Text = Annotated[str, not_empty]
 TopicName = Annotated[str, matching(_TOPIC_NAME, "a name like 'grad-dtype'")]
 TopicKey = Annotated[str, matching(rf"({'|'.join(PROJECTS)})/{_TOPIC_NAME}", "'project/name'")]
 PinName = Annotated[str, matching(_PIN_NAME, "the name of a pin, like '2.9'")]
-State = Annotated[str, matching(r"(?s)applies|upstream|cannot: .*\S.*", "'applies', 'upstream' or 'cannot: reason'")]
+State = Annotated[
+    str,
+    matching(
+        r"(?s)applies|upstream|cannot: (?!.*not tried).*\S.*",
+        "'applies', 'upstream' or 'cannot: reason', once it was tried",
+    ),
+]
 TestPath = Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")]
 Symbol = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a symbol")]
 SymbolNames = Annotated[tuple[Symbol, ...], unique]

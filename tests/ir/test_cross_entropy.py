@@ -211,6 +211,11 @@ def test_other_calls_are_torchs():
     assert_as_the_cpu(scores, target, label_smoothing=0.1)
     assert_as_the_cpu(scores, torch.softmax(random(4, 3, dtype=f32, seed=3), 1))
     assert_as_the_cpu(scores[0], torch.tensor(1))
+
+
+@pytest.mark.since("2.9", "targets of a wrong shape that do not end the process")
+def test_targets_of_a_wrong_shape():
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
     for wrong in (target[:3], target.unsqueeze(1)):
         with pytest.raises((RuntimeError, ValueError)):
             F.cross_entropy(scores.to(DEVICE), wrong.to(DEVICE))
@@ -256,7 +261,9 @@ def test_checkpointed_and_under_autocast():
 
 
 def test_compiled():
+    def loss(scores, target):
+        return F.cross_entropy(scores, target)
+
     scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
-    compiled = torch.compile(F.cross_entropy, backend="openxla")
-    found = compiled(scores.to(DEVICE), target.to(DEVICE))
+    found = torch.compile(loss, backend="openxla")(scores.to(DEVICE), target.to(DEVICE))
     torch.testing.assert_close(found.cpu(), F.cross_entropy(scores, target))

@@ -82,6 +82,7 @@ def test_numbers_and_mixed_operands():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "torch.unravel_index")
 def test_unravel_index():
     flat, shape = torch.tensor([100000001, 2**40 + 7]), (2**21 + 1, 3, 2**21)
     assert_same(*zip(torch.unravel_index(flat.to(DEVICE), shape), torch.unravel_index(flat, shape), strict=True))
@@ -131,6 +132,7 @@ def test_powers_of_two_dtypes():
 
 
 @passes_on_stock
+@pytest.mark.since("2.6", "this IR of a power")
 def test_ir_of_a_small_power():
     x = torch.tensor([7]).to(DEVICE)
     torch_xla.sync()
@@ -154,6 +156,7 @@ def test_negative_powers_are_refused():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "this IR of a number")
 def test_ir_of_a_quotient():
     x = torch.tensor([7], dtype=i32).to(DEVICE)
     torch_xla.sync()

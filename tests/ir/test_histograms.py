@@ -79,6 +79,7 @@ def test_bincount():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "metrics.executed_fallback_ops")
 def test_nothing_leaves_the_device():
     metrics.clear_counters()
     x = torch.tensor([1, 2, 2]).to(DEVICE)

@@ -51,6 +51,7 @@ def test_gradients():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "functionalization on XLA")
 def test_writes_to_slices():
     def written(device):
         x = rows(device)

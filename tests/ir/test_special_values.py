@@ -56,6 +56,7 @@ def test_numbers_in_the_place_of_infinities():
 
 @fails_on_stock
 @of_every_float
+@pytest.mark.since("2.6", "numbers below the smallest normal one in XLA:CPU")
 def test_remainders(dtype):
     numbers = torch.tensor([*NUMBERS, NAN], dtype=dtype)
     a, b = numbers.repeat_interleave(len(numbers)), numbers.repeat(len(numbers))
@@ -65,6 +66,7 @@ def test_remainders(dtype):
 
 @fails_on_stock
 @of_every_float
+@pytest.mark.since("2.6", "logit of float16 on the CPU")
 def test_logit_of_what_is_not_between_eps_and_the_rest(dtype):
     x = torch.tensor([-0.9, -1e-5, 0.0, 0.5, 0.99, 1.0, 7.0, INF, -INF], dtype=dtype)
     assert_same([lambda x, eps=eps: x.logit(eps=eps) for eps in (1e-3, 0.25)], x)
@@ -108,6 +110,7 @@ def test_softshrink(dtype):
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "this IR of a number")
 def test_ir_of_relu():
     """A maximum, and for its gradient a comparison and a selection."""
     x = torch.ones(3, device=DEVICE, requires_grad=True)
@@ -138,6 +141,7 @@ return %7
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "this IR of a number")
 def test_ir_of_a_remainder():
     x = torch.tensor(NUMBERS).to(DEVICE)
     torch_xla.sync()

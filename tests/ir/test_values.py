@@ -205,7 +205,7 @@ def test_the_first_nan_is_the_largest_and_the_smallest(dtype):
 
 
 @ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
-@pytest.mark.since("2.7", "such a step on the CPU")
+@pytest.mark.since("2.8", "such a step on the CPU")
 @pytest.mark.parametrize("dtype", (torch.int32, torch.int8), ids=str)
 def test_arange_of_a_step_that_is_0_as_an_integer(dtype):
     ranges = [lambda x, s=s: torch.arange(*s, dtype=dtype, device=x.device) for s in ((0.2, 2, 0.5), (3, 1, -0.25))]

@@ -170,6 +170,25 @@ def test_sums_that_stay_as_they_are_written():
     assert "f32" not in text + ir(gradient_of_a_bias(bf16, rows=255), x.sum(1), x.sum())
 
 
+def gradient_of_the_bias_of_a_convolution(device, dtype=bf16, trained="both"):
+    x, weight, of_output = (
+        data(*shape, seed=seed).to(bf16).to(device, dtype)
+        for seed, shape in enumerate([(2, 4, 16, 16), (8, 4, 3, 3), (2, 8, 14, 14)])
+    )
+    weight.requires_grad_(trained == "both")
+    bias = torch.zeros(8, dtype=dtype, device=device, requires_grad=True)
+    F.conv2d(x, weight, bias).backward(of_output)
+    return bias.grad
+
+
+@fails_on_stock
+@pytest.mark.parametrize("trained", ["both", "the bias alone"])
+def test_the_gradient_of_the_bias_of_a_convolution(trained):
+    """Such as those of ConvNeXt's layers between stages."""
+    found = gradient_of_the_bias_of_a_convolution(DEVICE, trained=trained)
+    assert torch.equal(found.cpu(), gradient_of_the_bias_of_a_convolution("cpu", f64).to(bf16))
+
+
 def gradients_of_biases(loss, target):
     """Of two linears, the second of which the loss reads."""
     x, *weights = (data(*shape, seed=seed).to(bf16).to(DEVICE) for seed, shape in enumerate([(512, 8)] + [(8, 8)] * 2))

@@ -57,6 +57,7 @@ def test_only_topics_that_apply_are_selected(tree: Tree) -> None:
         ({"drop_when": ""}, "drop_when"),
         ({"pins": '{"2.9" = "maybe"}'}, "pins.2.9"),
         ({"pins": '{"2.9" = "cannot: "}'}, "pins.2.9"),
+        ({"pins": '{"2.9" = "cannot: not tried"}'}, "pins.2.9"),
         ({"pins": '{"newest" = "applies"}'}, "pins.newest"),
         ({"requires": '["z"]'}, "requires[0]"),
         ({"surprise": "1"}, "surprise"),

@@ -16,7 +16,8 @@ from torch.autograd import forward_ad
 __all__ = ["install"]
 
 _NONE, _MEAN, _SUM = range(3)  # at::Reduction
-_FLOATING = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
+_FLOATING = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16"}
+"""With the names of their types in xla_builder."""
 _PLAIN = (Tensor, torch.nn.Parameter)
 _CLASSES = 1
 """The dimension of the classes in the scores."""
@@ -46,7 +47,7 @@ class _Builder:
 
         self._op, self._parameters, self._form = Op, 0, form
         self.builder = create_builder(name)
-        self.narrow = Op.from_torch_type(form.dtype)
+        self.narrow = getattr(Type, _FLOATING[form.dtype])
         self.wide = Type.F64 if form.dtype == torch.float64 else Type.F32
         self.int32, self.int64 = Type.S32, Type.S64
 
@@ -253,7 +254,7 @@ def install() -> None:
     from . import _castoff
 
     _library = [torch._C._dispatch_library("IMPL", "aten", "", __file__, 1)]
-    _library[0].impl("cross_entropy_loss", "AutogradXLA", _castoff.untraced(_cross_entropy), False)
+    _library[0].impl("cross_entropy_loss", "AutogradXLA", _castoff.untraced(_cross_entropy))
     own = torch.library.Library("castoff", "FRAGMENT")
     for name in _MAKE:
         own.define(f"{name}(Tensor[] operands, int reduction, bool weighted, int ignored) -> Tensor[]")

@@ -125,6 +125,24 @@ void sum(Call& call) {
   round(call, to);
 }
 
+// The gradient of a bias, which XLA:CPU sums in bfloat16.
+// grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups,
+// output_mask
+void convolution_backward(Call& call) {
+  if (C10_LIKELY(!is_half_tensor(call[0])) || is_for_tpu()) return call.proceed();
+  c10::List<bool> mask = call[9].toBoolList().copy();
+  const at::Tensor grad = call.tensor(0);
+  if (!mask[2] || grad.size(1) * kManyElements > grad.numel()) return call.proceed();
+  std::vector<int64_t> dims(grad.dim() - 1);
+  for (size_t i = 1; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i) + 1;
+  mask[2] = false;
+  call[9] = mask;
+  call.proceed();
+  call.result(2) = cast(at::_ops::sum_dim_IntList::redispatch(kXla, widened(grad), dims,
+                                                              /*keepdim=*/false, /*dtype=*/{}),
+                        grad.scalar_type());
+}
+
 // ---- losses
 
 // The square of a half difference, in float32: on a TPU the gradient has that difference, as on
@@ -179,6 +197,7 @@ void install() {
   remedy(xla, noted<reduce_wide<3>>, {{"aten::mean", "dim"}});
   remedy(xla, sum<1>, {{"aten::sum", ""}});
   remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
+  remedy(xla, convolution_backward, {{"aten::convolution_backward_overrideable", ""}});
   remedy(xla, reduce_wide<4>,
          {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
   remedy(xla, softmax, {{"aten::_softmax", ""}});
