@@ -47,6 +47,10 @@ def standardized(w):
     return (w - w.mean(dims, keepdim=True)) / (w.var(dims, keepdim=True, unbiased=False) + 1e-2).sqrt()
 
 
+def gates(w):
+    return (w.tanh() * w.sigmoid()).softmax(0)
+
+
 def low(w):
     """The narrow dtype of a program; in the reference, float64's."""
     return w.dtype
@@ -87,6 +91,16 @@ OF_WEIGHTS = {
     "neg": (EXACT, lambda x, w: F.linear(x, -w), *LINEAR),
     "exp": (EXACT, lambda x, w: F.linear(x, w.exp()), *LINEAR),
     "clamp": (EXACT, lambda x, w: F.linear(x, w.clamp(-0.5, 0.5)), *LINEAR),
+    "relu": (EXACT, lambda x, w: F.linear(x, w.relu()), *LINEAR),
+    "log": (SAVED, lambda x, w: F.linear(x, (w.abs() + 1).log()), *LINEAR),
+    "tanh": (SAVED, lambda x, w: F.linear(x, w.tanh()), *LINEAR),
+    "sigmoid": (SAVED, lambda x, w: F.linear(x, w.sigmoid()), *LINEAR),
+    "silu": (EXACT, lambda x, w: F.linear(x, F.silu(w)), *LINEAR),
+    "softplus": (EXACT, lambda x, w: F.linear(x, F.softplus(w)), *LINEAR),
+    "softplus, sharp": (EXACT, lambda x, w: F.linear(x, F.softplus(w, beta=8, threshold=2)), *LINEAR),
+    "softmax": (SAVED, lambda x, w: F.linear(x, w.softmax(-1)), *LINEAR),
+    "a gate": (SAVED, lambda x, w: x * w.tanh(), (64, 8), (8,)),
+    "gates of any depth": (2 * SAVED, lambda x, w: F.linear(x, gates(w.t()).t()), *LINEAR),
     "norm": (SAVED, lambda x, w: F.linear(x, F.normalize(w, dim=1)), *LINEAR),
     "weight_norm": (SAVED, lambda x, v, g: F.linear(x, torch._weight_norm(v, g, 0)), (3, 8), (6, 8), (6, 1)),
     "lora": (EXACT, lambda x, b, a: F.linear(x, (b @ a) * 0.5), (3, 8), (6, 2), (2, 8)),
@@ -108,10 +122,9 @@ SUMS = ("class token", "where of data", "positions")  # of few bfloat16 numbers
 # Rounded, and reported.
 ROUNDED = {
     "take": (lambda x, w: F.linear(x, w.take(every_column(w))), *LINEAR),
-    "tanh": (lambda x, w: F.linear(x, w.tanh()), *LINEAR),
-    "softplus": (lambda x, w: F.linear(x, F.softplus(w)), *LINEAR),
-    "softmax": (lambda x, w: F.linear(x, w.softmax(-1)), *LINEAR),
-    "of any depth": (lambda x, w: F.linear(x, (w.t().tanh() * w.t().sigmoid()).softmax(0).t()), *LINEAR),
+    "erf": (lambda x, w: F.linear(x, w.erf()), *LINEAR),
+    "elu": (lambda x, w: F.linear(x, F.elu(w)), *LINEAR),
+    "of any depth": (lambda x, w: F.linear(x, (w.t().erf() * w.t().sigmoid()).softmax(0).t()), *LINEAR),
     "standardized": (lambda x, w: F.conv1d(x, standardized(w)), (3, 8, 9), (6, 8, 3)),
     "pow": (lambda x, w: (x.abs() + 1) ** w, (3, 8), (8,)),
     "add with alpha": (lambda x, w: torch.add(x, w, alpha=3), (3, 8), (8,)),
@@ -228,13 +241,13 @@ def test_float16(form):
 
 @fails_on_stock
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("form", ["float", "abs", "index", "div", "stack"])
+@pytest.mark.parametrize("form", ["float", "abs", "index", "div", "stack", "tanh"])
 def test_under_checkpointing(form, reentrant):
-    check(form, EXACT, wrap=lambda f: lambda *t: checkpoint(f, *t, use_reentrant=reentrant))
+    check(form, FORMS[form][0], wrap=lambda f: lambda *t: checkpoint(f, *t, use_reentrant=reentrant))
 
 
 @fails_on_stock
-@pytest.mark.parametrize("form", ["float", "abs", "index", "div", "stack", "lora", "weight_norm"])
+@pytest.mark.parametrize("form", ["float", "abs", "index", "div", "stack", "lora", "weight_norm", "a gate"])
 def test_under_torch_compile(form):
     check(form, FORMS[form][0], wrap=lambda f: torch.compile(f, backend="openxla"))
 
@@ -263,7 +276,7 @@ print("as wide as asked")
 
 
 @fails_on_stock
-@pytest.mark.parametrize("form", ["abs", "div", "lora", "index"])
+@pytest.mark.parametrize("form", ["abs", "div", "lora", "index", "tanh", "softplus", "softmax"])
 def test_under_compiled_autograd(form):
     _, function, shape, *shapes = FORMS[form]
     weights = leaves(shapes, f32)
@@ -283,10 +296,11 @@ def test_under_autocast():
 
 
 @fails_on_stock
-def test_double_backward():
+@pytest.mark.parametrize("function", [torch.exp, torch.tanh, F.silu, F.softplus, gates])
+def test_double_backward(function):
     [w], [exact] = leaves([(6, 8)], f32), [random(6, 8, seed=3).double().requires_grad_()]
     for weight, x in ((w, data((3, 8))), (exact, random(3, 8).double().requires_grad_())):
-        loss = F.linear(x, weight.exp()).square().sum()
+        loss = F.linear(x, function(weight)).square().sum()
         [first] = torch.autograd.grad(loss, weight, create_graph=True)
         first.sum().backward()
     assert w.grad.dtype == f32

@@ -146,9 +146,10 @@ FORMS = {
     "rows": (lambda w: w[torch.tensor([1, 1, 0], device=w.device)], None),
     "cast": (lambda w: w.float().to(w.dtype), None),
     "divided": (lambda w: w / 3, None),
-    "softplus": (torch.nn.functional.softplus, "Softplus"),
-    "softplus of abs": (lambda w: torch.nn.functional.softplus(w.abs()), "Softplus"),
-    "abs of softplus": (lambda w: torch.nn.functional.softplus(w).abs(), "Softplus"),
+    "softplus": (torch.nn.functional.softplus, None),
+    "elu": (torch.nn.functional.elu, "Elu"),
+    "elu of abs": (lambda w: torch.nn.functional.elu(w.abs()), "Elu"),
+    "abs of elu": (lambda w: torch.nn.functional.elu(w).abs(), "Elu"),
 }
 
 

@@ -184,6 +184,36 @@ def former_leaf(dtype, wanted):
     return f"{NAMES[w.grad_dtype]} {told(w.grad)} {told(x.grad)}"
 
 
+IN_PLACE = {
+    "copy_": lambda w, x: w.copy_(x),
+    "fill_": lambda w, x: w.fill_(x[0]),
+    "twice": lambda w, x: w.mul_(x).mul_(x),
+    "in part": lambda w, x: w[:2].mul_(x[:2]),
+    "in a view": lambda w, x: w.view(3).mul_(x),
+    "setitem": lambda w, x: w.__setitem__(0, x[0]),
+    "foreach": lambda w, x: torch._foreach_mul_([w], [x]),
+    "detach_": lambda w, x: w.mul_(x).detach_().requires_grad_(),
+}
+
+
+def changed_in_place(dtype, wanted, how):
+    """A tensor that has a grad_dtype and, before, no gradient."""
+    return changed(torch.full((3,), 2, dtype=dtype), wanted, how)
+
+
+def view_changed_in_place(dtype, wanted):
+    return changed(torch.full((4,), 2, dtype=dtype)[:3], wanted, "copy_")
+
+
+def changed(w, wanted, how):
+    x = leaf(w.dtype, UNSET)
+    want(w, wanted)
+    IN_PLACE[how](w, x)
+    w.retain_grad()
+    Returns.apply(w, full(F64)).backward()
+    return f"{NAMES[w.grad_dtype]} {told(w.grad)} {told(x.grad)}"
+
+
 def data_assigned(dtype, wanted, other):
     w = leaf(dtype, wanted)
     w.data = w.data.to(other)
@@ -222,6 +252,80 @@ def compiled(dtype, wanted):
     w = leaf(dtype, wanted)
     torch.compile(product, backend="aot_eager", fullgraph=True)(w).backward()
     return told(w.grad)
+
+
+def rounded_sum(dtype, wanted, arriving):
+    """Of numbers whose sum is none of bfloat16's."""
+    w = leaf(dtype, wanted)
+    Returns.apply(w, torch.full((4, 3, 3), 1.1, dtype=F64).to(arriving)).backward()
+    return told(w.grad)
+
+
+def returned_by_a_hook(dtype, wanted, arriving):
+    w, y = leaf(dtype, wanted), leaf(dtype, wanted)
+    w.register_hook(lambda grad: grad.to(arriving))
+    y.expand_as(y).grad_fn.next_functions[0][0].register_prehook(lambda grads: (grads[0].to(arriving),))
+    product(w).backward()
+    outcomes = [told(w.grad)]
+    product(y).backward()
+    return ", ".join([*outcomes, told(y.grad)])
+
+
+def zeroed(w):
+    w.grad.zero_()
+    product(w).backward()
+
+
+def set_again(w):
+    w.grad = None
+    w.grad_dtype = F64
+    Returns.apply(w, full(BF16)).backward()
+
+
+# What is done with a leaf that has a gradient.
+ACTIONS = {
+    "del grad": lambda w: delattr(w, "grad"),
+    "requires_grad off and on": lambda w: product(w.requires_grad_(False).requires_grad_()).backward(),
+    "detach_": lambda w: w.detach_(),
+    "its own gradient": lambda w: w.backward(full(BF16)),
+    "zeroed": zeroed,
+    "in place": lambda w: w.grad.add_(1),
+    "set again": set_again,
+    "a gradient of the gradient": lambda w: product(w).backward(create_graph=True),
+    "a gradient in a list": lambda w: setattr(w, "grad", [w.grad]),
+    "a gradient of another shape": lambda w: setattr(w, "grad", torch.ones(4, dtype=w.grad.dtype)),
+    "split": lambda w: sum(part.abs().sum() for part in w.split(1)).backward(),
+    "two uses": lambda w: (Returns.apply(w, full(F64)) + Returns.apply(w, full(BF16))).backward(),
+    "deepcopy": copy.deepcopy,
+    "SGD": lambda w: torch.optim.SGD([w], lr=0.5).step(),
+}
+
+
+def with_a_gradient(dtype, wanted, action):
+    w = leaf(dtype, wanted)
+    Returns.apply(w, full(F32)).backward()
+    ACTIONS[action](w)
+    return f"{NAMES[w.grad_dtype]} {w.is_leaf} {told(w)} {told(w.grad)}"
+
+
+CONVERSIONS = {
+    "half": lambda module: module.half(),
+    "double": lambda module: module.double(),
+    "cpu": lambda module: module.cpu(),
+    "zero_grad": lambda module: module.zero_grad(set_to_none=False),
+    "deepcopy": copy.deepcopy,
+    "load_state_dict": lambda module: (module.load_state_dict({"w": torch.ones(3)}), module)[1],
+}
+
+
+def converted(dtype, wanted, how):
+    """A module whose parameter has a gradient."""
+    module = torch.nn.Module()
+    module.w = torch.nn.Parameter(torch.full((3,), 2, dtype=dtype))
+    want(module.w, wanted)
+    Returns.apply(module.w, full(F32)).backward()
+    made = CONVERSIONS[how](module) or module
+    return f"{NAMES[made.w.grad_dtype]} {told(made.w)} {told(made.w.grad)}"
 
 
 COPIES = {
@@ -286,6 +390,39 @@ def declared_without_grad(output, wanted):
     return NAMES[y.grad_dtype]
 
 
+def grad_of_an_output(output, wanted, assigned):
+    y = Declares.apply(leaf(F32, UNSET), output, wanted, [])
+    y.grad = full(assigned)
+    return y.is_leaf
+
+
+USES = {
+    "view": lambda y: Returns.apply(y.view(3), full(F64)).backward(),
+    "slice": lambda y: Returns.apply(y[:2], full(F64, 2)).backward(),
+    "two uses": lambda y: (Returns.apply(y, full(F64)) + Returns.apply(y, full(BF16))).backward(),
+    "product": lambda y: (y * 2).abs().sum().backward(),
+    "in place": lambda y: Returns.apply(y.mul_(2), full(F64)).backward(),
+    "split": lambda y: sum(Returns.apply(part, full(F64, 1)) for part in y.split(1)).backward(),
+    "its own gradient": lambda y: y.backward(full(F64)),
+    "another shape": lambda y: Returns.apply(y, full(F64, 4)).backward(),
+    "broadcast": lambda y: Returns.apply(y, full(F64, 5, 3)).backward(),
+}
+
+
+def declared_and_used(output, wanted, use):
+    seen = []
+    y = Declares.apply(leaf(F32, UNSET), output, wanted, seen)
+    USES[use](y)
+    return seen[0]
+
+
+NO_DTYPES = {"string": "float32", "number": 3, "list": [F32]}
+
+
+def declared_no_dtype(value):
+    Declares.apply(leaf(F32, UNSET), F32, NO_DTYPES[value], [])
+
+
 class DeclaresTwo(torch.autograd.Function):
     """Two outputs, of which one gets no gradient: zeros take its place."""
 
@@ -320,12 +457,15 @@ OF_A_GRADIENT = (
     a_view_as_leaf,
     assigned,
     set_where_a_gradient_is,
+    rounded_sum,
+    returned_by_a_hook,
 )
 OF_A_LEAF = (
     through_operators,
     second_derivative,
     changed_in_place_without_grad,
     former_leaf,
+    view_changed_in_place,
     func_grad,
     func_vmap,
     func_functional_call,
@@ -342,10 +482,16 @@ def cases():
         yield from ((case, arguments) for arguments in itertools.product(LEAVES, WANTED))
     yield from ((compiled, arguments) for arguments in itertools.product((F32, BF16), (UNSET, None, F32, BF16)))
     yield from ((data_assigned, arguments) for arguments in itertools.product(LEAVES, WANTED, (BF16, F32)))
+    yield from ((changed_in_place, arguments) for arguments in itertools.product(LEAVES, WANTED, IN_PLACE))
+    yield from ((with_a_gradient, arguments) for arguments in itertools.product((F32, BF16, C64), WANTED, ACTIONS))
+    yield from ((converted, arguments) for arguments in itertools.product((F32, BF16), WANTED, CONVERSIONS))
     yield from ((checkpointed, arguments) for arguments in itertools.product(LEAVES, WANTED, (False, True)))
     yield from ((copied, arguments) for arguments in itertools.product((F32, BF16), WANTED, COPIES))
     yield from ((set_to_no_dtype, arguments) for arguments in itertools.product((F32,), VALUES))
     yield from ((declared, arguments) for arguments in itertools.product(FLOATS, WANTED, ARRIVING))
+    yield from ((grad_of_an_output, arguments) for arguments in itertools.product(FLOATS, WANTED, (F32, BF16, C64)))
+    yield from ((declared_and_used, arguments) for arguments in itertools.product(FLOATS, WANTED, USES))
+    yield from ((declared_no_dtype, arguments) for arguments in itertools.product(NO_DTYPES))
     yield from ((declared_without_grad, arguments) for arguments in itertools.product(FLOATS, WANTED))
     yield from (
         (declared_for_an_output_without_a_gradient, arguments)

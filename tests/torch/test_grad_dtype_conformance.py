@@ -115,18 +115,17 @@ class TestAttribute:
             if UPSTREAM_REFUSES_NON_LEAVES:
                 with pytest.raises(RuntimeError, match="grad_dtype can only be accessed on leaf tensors"):
                     tensor.grad_dtype  # noqa: B018
-            else:  # torch 2.15 writes what the former leaf had into its new node; see below
-                assert tensor.grad_dtype is (BF16 if UPSTREAM and tensor is former_leaf else F32)
+            else:
+                assert tensor.grad_dtype is (BF16 if tensor is former_leaf else F32)
 
+    @pytest.mark.fails_on_stock
     def test_retained_gradient_of_a_former_leaf(self, device, leaf):
         w, x = torch.ones(3, device=device), leaf()
         w.grad_dtype = BF16
         w.mul_(x)
         w.retain_grad()
         w.sum().backward()
-        # torch 2.10 and later write the former leaf's grad_dtype into the new node's metadata. In 2.9 that metadata
-        # is made by a constructor inlined in libtorch_cpu, and the tensor's own dtype stands in it.
-        assert w.grad.dtype is (BF16 if UPSTREAM else F32)
+        assert w.grad.dtype is BF16
         assert x.grad.dtype is F32
 
     @pytest.mark.fails_on_stock
@@ -678,9 +677,11 @@ class TestData:
 
 # Patterns of the cases in which a pin differs from torch 2.15: docs/leaving.md says how and why.
 DIFFERENCES = (
-    r"former_leaf .*",
-    r"declared (f32|bf16|c64) .*",
-    r"declared_without_grad .*",
+    r"rounded_sum \w+ (f32|f64|c64) (bf16|f32|c64)",
+    r"view_changed_in_place .*",
+    r"with_a_gradient .* deepcopy",
+    r"converted .* (half|double)",
+    r"declared_and_used \w+ none (view|slice|split)",
     r"declared_for_an_output_without_a_gradient .*",
 )
 

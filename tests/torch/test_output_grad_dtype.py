@@ -387,16 +387,12 @@ class TestErrors:
 
     @pytest.mark.parametrize("wrong", [3, "float32", torch.strided])
     def test_takes_dtypes_and_none(self, leaf, wrong):
-        with pytest.raises(TypeError, match=f"but got {type(wrong).__name__}"):
+        with pytest.raises(RuntimeError, match=f"but got {type(wrong).__name__}"):
             declared(wrong).apply(leaf())
 
-    @pytest.mark.parametrize(
-        ("dtype", "message"),
-        [(torch.int32, "expected a floating point dtype"), (C64, "expected a floating point dtype")],
-    )
-    def test_a_dtype_that_the_output_cannot_have(self, leaf, dtype, message):
-        with pytest.raises(RuntimeError, match=message):
-            declared(dtype).apply(leaf())
+    def test_a_dtype_that_the_output_cannot_have(self, leaf):
+        with pytest.raises(RuntimeError, match="expected a floating point or complex dtype"):
+            declared(torch.int32).apply(leaf())
 
     @pytest.mark.parametrize("output", ["text", None, 3])
     def test_no_tensor(self, leaf, output):

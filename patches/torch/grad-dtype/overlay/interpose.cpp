@@ -46,8 +46,9 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
 }  // namespace torch::dynamo::autograd
 #endif
 
-// Two members of AccumulateGrad, as free functions under the members' symbols: to define the
-// members would emit a second vtable of the class, because apply is its key function.
+// A constructor of InputMetadata, and two members of AccumulateGrad, as free functions under the
+// members' symbols: to define the members would emit a second vtable of the class, because apply is
+// its key function.
 #if CASTOFF_TORCH_AT_LEAST(2, 7)
 #define CASTOFF_COMPILED_ARGS \
   "_ZNK5torch8autograd14AccumulateGrad13compiled_argsERNS_6dynamo8autograd16CompiledNodeArgsE"
@@ -58,6 +59,7 @@ std::vector<std::optional<InputMetadata>> get_input_metadata(const edge_list& ed
 
 namespace {
 using torch::autograd::AccumulateGrad;
+using torch::autograd::InputMetadata;
 using torch::autograd::variable_list;
 using torch::castoff::Stock;
 using torch::dynamo::autograd::CompiledNodeArgs;
@@ -68,6 +70,9 @@ struct NodeMutex : torch::autograd::Node {
 }  // namespace
 
 extern "C++" {
+[[gnu::visibility("default")]] void input_metadata(
+    InputMetadata* self,
+    const at::Tensor& tensor) __asm__("_ZN5torch8autograd13InputMetadataC1ERKN2at6TensorE");
 [[gnu::visibility("default")]] variable_list
 accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
     "_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
@@ -86,6 +91,11 @@ namespace {
 }
 
 }  // namespace
+
+void input_metadata(InputMetadata* self, const at::Tensor& tensor) {
+  Stock<&input_metadata>::call(self, tensor);
+  torch::autograd::grad_dtype::describe(*self, tensor);
+}
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
   torch::autograd::grad_dtype::copy_expanded(grads);

@@ -124,8 +124,8 @@ def _assign_grad(self: torch.Tensor, grad: Any) -> bool:
     """Whether ``self.grad = grad`` was done here; else torch's own setter has to, or to refuse."""
     if not isinstance(grad, torch.Tensor) or self is grad or has_torch_function_unary(self):
         return False
-    code = _get(self._cdata)
-    if code == _OF_TENSOR:
+    code = _get(self._cdata) if self.is_leaf else _of_output(self._cdata)
+    if code == _OF_TENSOR or _DTYPE.get(code) == self.dtype:
         return False
     with torch._C.DisableTorchFunctionSubclass():  # the setter asks self alone
         error = _wrong_gradient(self, grad, code)

@@ -29,8 +29,7 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
     each value that forward returns, in order:
 
     * a :class:`torch.dtype`: the engine converts the gradient of that output to it before
-      :func:`backward` gets it. Only for a differentiable Tensor; floating point for a floating point
-      one, complex for a complex one.
+      :func:`backward` gets it. Only for a differentiable Tensor; floating point or complex.
     * None: the engine does not convert, the gradient arrives in the dtype that it has. The one choice
       for what is no Tensor or not differentiable. If several uses of the output send gradients of
       several dtypes, the engine may add them up in any of these: declare a dtype there.
@@ -40,9 +39,9 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
     of the declared dtype on if it is not the narrower one and no hook looks at it there. Other ops,
     in-place ones and views of several outputs (``split``, ``unbind``) do not.
 
-    Raises RuntimeError for a second call, a call from elsewhere and, from ``apply``, a number of
-    dtypes other than the number of returned values or a dtype that an output cannot have; TypeError
-    for arguments that are neither dtypes nor None.
+    Raises RuntimeError for a second call, a call from elsewhere, arguments that are neither dtypes nor
+    None and, from ``apply``, a number of dtypes other than the number of returned values or a dtype
+    that an output cannot have.
 
     Example: a bfloat16 Function that takes and gives float32 gradients::
 
@@ -58,7 +57,7 @@ def set_output_grad_dtype(self: Any, *dtypes: Optional[torch.dtype]) -> None:
     """
     for dtype in dtypes:
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise TypeError(f"set_output_grad_dtype takes torch.dtypes and None, but got {type(dtype).__name__}")
+            raise RuntimeError(f"set_output_grad_dtype takes torch.dtypes and None, but got {type(dtype).__name__}")
     if _KEY in self.__dict__:
         raise RuntimeError(
             f"set_output_grad_dtype was called twice on the ctx of {_name(self)}. Call it once, with "
@@ -107,7 +106,7 @@ def declare(outputs: Any) -> None:
         )
     has_node = torch.is_grad_enabled() and any(ctx.needs_input_grad)
     for index, (value, dtype) in enumerate(zip(values, dtypes, strict=True)):
-        error = _error(value, dtype, has_node) or (has_node and _give(ctx, value, dtype))
+        error = has_node and (_error(value, dtype) or _give(ctx, value, dtype))
         if error:
             raise RuntimeError(f"set_output_grad_dtype of {_name(ctx)}: output {index} {error}")
 
@@ -137,17 +136,16 @@ def _frame_of_apply(backward_cls: type, frame: Optional[FrameType]) -> Optional[
     return None
 
 
-def _error(value: Any, dtype: Optional[torch.dtype], has_node: bool) -> Optional[str]:
+def _error(value: Any, dtype: Optional[torch.dtype]) -> Optional[str]:
     """Why the gradient of ``value`` cannot have ``dtype``."""
     if dtype is None:
         return None
     if not isinstance(value, torch.Tensor):
         return f"is a {type(value).__name__} and has no gradient that could be {dtype}. Pass None for it"
-    if not (value.is_floating_point() or value.is_complex()) or (has_node and not value.requires_grad):
+    if not (value.is_floating_point() or value.is_complex()) or not value.requires_grad:
         return f"is not differentiable and has no gradient that could be {dtype}. Pass None for it"
-    if value.is_complex() != dtype.is_complex or not (dtype.is_floating_point or dtype.is_complex):
-        kind = "complex" if value.is_complex() else "floating point"
-        return f"is {value.dtype}: expected a {kind} dtype for its gradient, but found {dtype}"
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return f"is {value.dtype}: expected a floating point or complex dtype for its gradient, but found {dtype}"
     return None
 
 

@@ -184,6 +184,9 @@ const at::Tensor* leaf_behind(const Edge& edge) {
 constexpr bool kAnyMark = true;
 constexpr bool kDtypeMark = false;
 
+// memory_format likewise: the tensor is complex and its grad_dtype real, or the other way round.
+constexpr auto kOtherKindMark = at::MemoryFormat::Preserve;
+
 bool asks_for_any(const std::optional<InputMetadata>& metadata) {
   return metadata.has_value() && metadata->options().requires_grad_opt() == kAnyMark;
 }
@@ -198,10 +201,15 @@ InputMetadata with_grad_dtype(const InputMetadata& metadata, GradDtype wanted,
   if (wanted.is_of_tensor()) {
     return with_options(metadata, options, leaf);
   }
-  return with_options(metadata,
-                      wanted.is_any() ? options.requires_grad(kAnyMark)
-                                      : options.dtype(wanted.dtype()).requires_grad(kDtypeMark),
-                      leaf);
+  if (wanted.is_any()) {
+    return with_options(metadata, options.requires_grad(kAnyMark), leaf);
+  }
+  auto marked = options.dtype(wanted.dtype()).requires_grad(kDtypeMark);
+  if (at::isComplexType(c10::typeMetaToScalarType(metadata.dtype())) !=
+      at::isComplexType(wanted.dtype())) {
+    marked = marked.memory_format(kOtherKindMark);
+  }
+  return with_options(metadata, marked, leaf);
 }
 
 c10::intrusive_ptr<State> state_behind(const Edge& edge) {
@@ -376,21 +384,36 @@ InputMetadata for_released_leaf(const Edge& edge, const InputMetadata& wanted,
   return with_grad_dtype(recorded, get(*leaf.unsafeGetTensorImpl()), leaf);
 }
 
-// Where a complex leaf has a real grad_dtype, or a real leaf a complex one: the gradient in it. As
-// in torch 2.10 it is the leaf that decides which gradients there may be, and stock's validation
-// would ask the grad_dtype. Throws for others.
-void convert_kind(const at::Tensor& leaf, const InputMetadata& wanted, at::Tensor& grad,
+// Whether the tensor that `wanted` was made of is complex.
+bool is_of_complex(const InputMetadata& wanted) {
+  const bool other_kind = wanted.options().memory_format_opt() == kOtherKindMark;
+  return at::isComplexType(dtype_of(wanted)) != other_kind;
+}
+
+int64_t precision(c10::ScalarType dtype) {
+  return static_cast<int64_t>(c10::elementSize(c10::toRealValueType(dtype)));
+}
+
+// Where a complex tensor has a real grad_dtype, or a real one a complex: the gradient in it. As in
+// torch 2.10 it is the tensor that decides which gradients there may be, and stock's validation
+// would ask the grad_dtype. What is not widened is summed over broadcast dimensions before. Throws
+// for others.
+void convert_kind(bool of_complex, const InputMetadata& wanted, at::Tensor& grad,
                   const FormatError& format_error) {
   const auto dtype = dtype_of(wanted);
-  if (!asks_for_dtype(wanted) || at::isComplexType(dtype) == leaf.is_complex() ||
+  if (!asks_for_dtype(wanted) || at::isComplexType(dtype) == of_complex ||
       !(at::isFloatingType(dtype) || at::isComplexType(dtype))) {
     return;
   }
   TORCH_CHECK(
-      grad.is_floating_point() || grad.is_complex() == leaf.is_complex(),
-      format_error(c10::str("invalid gradient - got ", grad.scalar_type(), " for a leaf of dtype ",
-                            leaf.scalar_type(), ", but expected a floating point ",
-                            leaf.is_complex() ? "or complex " : "", "dtype")));
+      grad.is_floating_point() || grad.is_complex() == of_complex,
+      format_error(c10::str(
+          "invalid gradient - got ", grad.scalar_type(), " for a ", of_complex ? "complex" : "real",
+          " tensor, but expected a floating point ", of_complex ? "or complex " : "", "dtype")));
+  if (grad.layout() == at::kStrided && precision(dtype) <= precision(grad.scalar_type()) &&
+      !wanted.is_same_shape(grad) && wanted.is_expandable_to_shape(grad)) {
+    grad = wanted.reduce_grad(grad);
+  }
   grad = grad.to(dtype);
 }
 
@@ -433,6 +456,20 @@ void outrun_graphs(c10::TensorImpl& impl) {
     return c10::make_intrusive<State>(
         present == nullptr ? GradDtype::of_tensor() : present->grad_dtype, true);
   });
+}
+
+void describe_former_leaf(InputMetadata& metadata, const at::Tensor& tensor) {
+  // What an accumulator records is the leaf's own: the engine asks the leaf.
+  if (!tensor.defined() || (tensor.is_leaf() && tensor.requires_grad())) {
+    return;
+  }
+  const auto wanted = get(*tensor.unsafeGetTensorImpl());
+  if (wanted.is_of_tensor()) {
+    return;
+  }
+  const auto marked = with_grad_dtype(metadata, wanted, tensor);
+  metadata.~InputMetadata();  // its members are const
+  new (&metadata) InputMetadata(marked);
 }
 
 void declare_output(const at::Tensor& output, GradDtype wanted) {
@@ -526,13 +563,15 @@ void LeafGradients::take(const edge_list& edges, variable_list& grads,
     if (!wanted) {
       continue;
     }
-    if (const auto* leaf = leaf_behind(edges[i])) {
+    const auto* leaf = leaf_behind(edges[i]);
+    if (leaf != nullptr) {
       const auto& recorded = edges[i].function->input_metadata(edges[i].input_nr);
       if (is_out_of_date(*leaf, recorded, *wanted, grads[i])) {
         wanted.emplace(for_released_leaf(edges[i], *wanted, grads[i], i, format_error));
       }
-      convert_kind(*leaf, *wanted, grads[i], format_error);
     }
+    const bool of_complex = leaf != nullptr ? leaf->is_complex() : is_of_complex(*wanted);
+    convert_kind(of_complex, *wanted, grads[i], format_error);
     wanted_.resize(grads.size());
     taken_.resize(grads.size());
     wanted_[i].emplace(std::move(*wanted));

@@ -91,6 +91,16 @@ void set(c10::TensorImpl& impl, GradDtype grad_dtype);
 // under a live graph. Thread-safe. Throws as set().
 void outrun_graphs(c10::TensorImpl& impl);
 
+void describe_former_leaf(InputMetadata& metadata, const at::Tensor& tensor);
+
+// For what a node records of the tensor that it makes: an in-place operator may make it of a tensor
+// that was given a grad_dtype, and the gradient that flows into the node has that.
+inline void describe(InputMetadata& metadata, const at::Tensor& tensor) {
+  if (in_use()) {
+    describe_former_leaf(metadata, tensor);
+  }
+}
+
 // Gives the gradient that flows into the node of `output`, fresh from the forward pass of an
 // autograd.Function, the dtype `wanted`. It is kept in the node's metadata of that output, where
 // the engine, compiled autograd and Python look for it. No backward may know the node yet. Throws

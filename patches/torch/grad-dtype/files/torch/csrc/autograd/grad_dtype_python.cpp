@@ -2,8 +2,9 @@
 // no Python header: one library serves every CPython.
 //
 // The setter of Tensor.grad is replaced in place, in the getset table of torch._C.TensorBase, when
-// some tensor first gets a grad_dtype: a property in its stead would slow down every read of .grad
-// and be another object than the one that torch.overrides and Dynamo know.
+// some tensor first gets a grad_dtype, or an output a declared one: a property in its stead would
+// slow down every read of .grad and be another object than the one that torch.overrides and Dynamo
+// know.
 #include <c10/util/python_stub.h>
 #include <torch/csrc/autograd/grad_dtype.h>
 #include <torch/csrc/castoff/kill_switch.h>
@@ -50,7 +51,7 @@ struct GradSetter {
 GradSetter grad_setter;
 
 int set_grad(PyObject* self, PyObject* value, void* closure) {
-  if (!in_use() || value == nullptr || value == grad_setter.none) {
+  if (!engine_in_use() || value == nullptr || value == grad_setter.none) {
     return grad_setter.stock(self, value, closure);
   }
   PyObject* assigned = PyObject_CallFunctionObjArgs(grad_setter.assign, self, value, nullptr);
@@ -62,7 +63,7 @@ int set_grad(PyObject* self, PyObject* value, void* closure) {
   return done ? 0 : grad_setter.stock(self, value, closure);
 }
 
-// On the first use of grad_dtype, so that a process without any pays nothing.
+// On the first use of grad_dtype or of a declaration, so that a process without any pays nothing.
 void replace_setter() {
   static const bool replaced = [] {
     for (GetSetDefinition* definition : grad_setter.definitions) {
@@ -132,6 +133,7 @@ extern "C" C10_EXPORT int castoff_grad_dtype_demanded(c10::TensorImpl* impl) {
 // nullptr, or why it could not be declared (valid until this thread's next call).
 extern "C" C10_EXPORT const char* castoff_grad_dtype_declare(c10::TensorImpl* impl, int code) {
   return gd::error_of([&] {
+    gd::replace_setter();
     gd::declare_output(gd::borrowed(impl), gd::GradDtype::from_code(static_cast<int16_t>(code)));
   });
 }

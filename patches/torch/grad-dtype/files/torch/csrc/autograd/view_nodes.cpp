@@ -34,6 +34,11 @@ bool is_view(const Node& node) {
   return node.num_outputs() == 1 && is_one_of(views, node);
 }
 
+// Whether a gradient dtype of its own is recorded there: grad_dtype.cpp marks it so.
+bool is_declared(const Edge& edge) {
+  return edge.function->input_metadata(edge.input_nr).options().has_requires_grad();
+}
+
 bool is_captured(Node& node) {
   if (get_current_graph_task_id() == -1) {
     return false;
@@ -66,7 +71,7 @@ bool hands_on(const Node& node) {
 
 const Edge* behind_views(const Edge& edge) {
   const Edge* at = &edge;
-  for (int views = 0; at->function && is_view(*at->function); ++views) {
+  for (int views = 0; at->function && is_view(*at->function) && !is_declared(*at); ++views) {
     if (views == kMostViews || is_observed(*at->function)) {
       return nullptr;
     }

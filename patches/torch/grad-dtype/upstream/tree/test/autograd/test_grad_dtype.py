@@ -225,7 +225,7 @@ class TestOutputGradDtype(TestCase):
             Twice.apply(leaf_of())
         with self.assertRaises(RuntimeError):
             TooMany.apply(leaf_of())
-        with self.assertRaisesRegex(TypeError, "torch.dtype"):
+        with self.assertRaisesRegex(RuntimeError, "torch.dtype"):
             NoDtype.apply(leaf_of())
 
 

@@ -3,8 +3,9 @@
 // any depth.
 //
 // An operator that moves elements, or whose formula takes a gradient of any dtype, keeps the node
-// that torch makes; the node's output declares what it takes. Casts, index, division, weight_norm
-// and prelu, whose formulas are bound to a dtype or round on the way, get nodes of their own.
+// that torch makes; the node's output declares what it takes. Casts, index, division, weight_norm,
+// prelu, tanh, sigmoid, silu, softplus and softmax, whose formulas are bound to a dtype or round on
+// the way, get nodes of their own.
 // Values of the forward pass stay as they are. Operators that are not here make the gradient in the
 // weight's dtype, and are reported.
 //
@@ -12,9 +13,11 @@
 #include <torch_xla/csrc/castoff/kernels.h>
 #include <torch_xla/csrc/castoff/wide_weight_grad.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/_prelu_kernel_backward_ops.h>
 #include <ATen/ops/_prelu_kernel_ops.h>
+#include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/_weight_norm_interface_ops.h>
 #include <ATen/ops/div_ops.h>
@@ -22,6 +25,10 @@
 #include <ATen/ops/index_put_ops.h>
 #include <ATen/ops/index_select_backward_ops.h>
 #include <ATen/ops/index_select_ops.h>
+#include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/silu_ops.h>
+#include <ATen/ops/softplus_ops.h>
+#include <ATen/ops/tanh_ops.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <string_view>
@@ -281,6 +288,98 @@ Tensor div(DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   return result;
 }
 
+// ---- gates and re-parametrisations: functions of one tensor
+
+// Each has the operator, the node's name, whether the derivative is taken at the result, and the
+// product of it and a float32 gradient.
+
+struct Tanh {
+  using Op = at::_ops::tanh;
+  static constexpr auto kName = "WideTanhBackward0";
+  static constexpr bool kAtResult = true;
+  static Tensor gradient(const Tensor& grad, const Tensor& y) { return grad.mul(1 - y * y); }
+};
+
+struct Sigmoid {
+  using Op = at::_ops::sigmoid;
+  static constexpr auto kName = "WideSigmoidBackward0";
+  static constexpr bool kAtResult = true;
+  static Tensor gradient(const Tensor& grad, const Tensor& y) { return grad.mul(y * (1 - y)); }
+};
+
+struct Silu {
+  using Op = at::_ops::silu;
+  static constexpr auto kName = "WideSiluBackward0";
+  static constexpr bool kAtResult = false;
+  static Tensor gradient(const Tensor& grad, const Tensor& x) {
+    const Tensor sigmoid = x.sigmoid();
+    return grad.mul(sigmoid * (1 + x * (1 - sigmoid)));
+  }
+};
+
+struct Softplus {
+  using Op = at::_ops::softplus;
+  static constexpr auto kName = "WideSoftplusBackward0";
+  static constexpr bool kAtResult = false;
+  static Tensor gradient(const Tensor& grad, const Tensor& x, const at::Scalar& beta,
+                         const at::Scalar& threshold) {
+    const Tensor scaled = x * beta;
+    return grad.where(scaled > threshold, grad * scaled.sigmoid());
+  }
+};
+
+struct Softmax {
+  using Op = at::_ops::_softmax;
+  static constexpr auto kName = "WideSoftmaxBackward0";
+  static constexpr bool kAtResult = true;
+  static Tensor gradient(const Tensor& grad, const Tensor& y, int64_t dim, bool /*to_float*/) {
+    const Tensor weighted = grad * y;
+    return weighted - y * weighted.sum(dim, /*keepdim=*/true);
+  }
+};
+
+// Saves the tensor at which the derivative is taken.
+template <class Function, class... Arguments>
+class WideFunction final : public Formula {
+ public:
+  explicit WideFunction(const Arguments&... arguments) : arguments_(arguments...) {}
+
+  std::string name() const override { return Function::kName; }
+  void differentiate(const Tensor& grad, const variable_list& saved, const Wants& wants,
+                     variable_list& results) const override {
+    if (!wants.any[0]) return;
+    results[0] = std::apply(
+        [&](const auto&... arguments) {
+          return Function::gradient(to_float(grad), to_float(saved[0]), arguments...);
+        },
+        arguments_);
+  }
+  std::vector<IValue> constants() const override {
+    return std::apply(
+        [](const auto&... arguments) { return std::vector<IValue>{IValue(arguments)...}; },
+        arguments_);
+  }
+
+ private:
+  const std::tuple<Arguments...> arguments_;
+};
+
+template <class Function, class... Arguments>
+Tensor function(DispatchKeySet keys, const Tensor& self, Arguments... arguments) {
+  using Op = typename Function::Op;
+  if (!in_use() || !is_wide(self) || has_forward_gradient(self)) {
+    return Overridden<Op>::call(keys, self, arguments...);
+  }
+  using Wide = WideFunction<Function, std::decay_t<Arguments>...>;
+  const auto node = make_node(std::make_shared<const Wide>(arguments...), self);
+  if (!Function::kAtResult) node->save(self);
+  const Tensor result = record(
+      node, [&] { return Op::redispatch(keys & c10::after_autograd_keyset, self, arguments...); });
+  if (Function::kAtResult) node->save(result, /*is_needed=*/true, /*is_output=*/true);
+  declare_wide(result);
+  return result;
+}
+
 // ---- weight_norm, prelu
 
 // v * g / |v|, the norm over all dimensions but one. Saves v and g.
@@ -376,6 +475,12 @@ void register_functions(torch::Library& library) {
   override_kernel<at::_ops::div_Tensor>(library, TORCH_FN(div));
   override_kernel<at::_ops::_weight_norm_interface>(library, TORCH_FN(weight_norm));
   override_kernel<at::_ops::_prelu_kernel>(library, TORCH_FN(prelu));
+  override_kernel<Tanh::Op>(library, TORCH_FN(function<Tanh>));
+  override_kernel<Sigmoid::Op>(library, TORCH_FN(function<Sigmoid>));
+  override_kernel<Silu::Op>(library, TORCH_FN(function<Silu>));
+  override_kernel<Softplus::Op>(
+      library, TORCH_FN((function<Softplus, const at::Scalar&, const at::Scalar&>)));
+  override_kernel<Softmax::Op>(library, TORCH_FN((function<Softmax, int64_t, bool>)));
   put<HandsOn>(library, {"abs",
                          "add.Tensor",
                          "cat",
@@ -386,6 +491,7 @@ void register_functions(torch::Library& library) {
                          "flip",
                          "gather",
                          "linalg_vector_norm",
+                         "log",
                          "masked_fill.Scalar",
                          "mean",
                          "mean.dim",
@@ -393,6 +499,7 @@ void register_functions(torch::Library& library) {
                          "norm.Scalar",
                          "norm.ScalarOpt_dim",
                          "pow.Tensor_Scalar",
+                         "relu",
                          "roll",
                          "rsqrt",
                          "rsub.Scalar",
