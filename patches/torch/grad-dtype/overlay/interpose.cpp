@@ -82,7 +82,12 @@ accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
 
 namespace {
 
-// Out of line, so that an AccumulateGrad that is not concerned pays for one test.
+// Out of line, so that what is not concerned pays for one test.
+[[gnu::noinline]] void described_input_metadata(InputMetadata* self, const at::Tensor& tensor) {
+  Stock<&input_metadata>::call(self, tensor);
+  torch::autograd::grad_dtype::describe(*self, tensor);
+}
+
 [[gnu::noinline]] variable_list accumulate_as_wanted(AccumulateGrad* self, variable_list&& grads) {
   if (torch::autograd::grad_dtype::accumulate(*self, grads, NodeMutex::of(*self))) {
     return {};
@@ -93,8 +98,10 @@ namespace {
 }  // namespace
 
 void input_metadata(InputMetadata* self, const at::Tensor& tensor) {
-  Stock<&input_metadata>::call(self, tensor);
-  torch::autograd::grad_dtype::describe(*self, tensor);
+  if (C10_LIKELY(!torch::autograd::grad_dtype::in_use())) {
+    return Stock<&input_metadata>::call(self, tensor);
+  }
+  described_input_metadata(self, tensor);
 }
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
