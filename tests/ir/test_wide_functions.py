@@ -283,6 +283,7 @@ def test_under_compiled_autograd(form):
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         backward(function, data(shape), weights)
     for w, expected in zip(weights, reference(function, shape, shapes), strict=True):
+        assert w.grad.dtype == f32
         assert error(w.grad, expected) <= FORMS[form][0]
 
 
