@@ -70,9 +70,6 @@ struct NodeMutex : torch::autograd::Node {
 }  // namespace
 
 extern "C++" {
-[[gnu::visibility("default")]] void input_metadata(
-    InputMetadata* self,
-    const at::Tensor& tensor) __asm__("_ZN5torch8autograd13InputMetadataC1ERKN2at6TensorE");
 [[gnu::visibility("default")]] variable_list
 accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
     "_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE");
@@ -82,17 +79,26 @@ accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) __asm__(
 
 namespace {
 
-// Out of line, so that what is not concerned pays for one test.
-[[gnu::noinline]] void described_input_metadata(InputMetadata* self, const at::Tensor& tensor) {
-  Stock<&input_metadata>::call(self, tensor);
-  torch::autograd::grad_dtype::describe(*self, tensor);
-}
-
+// Out of line, so that an AccumulateGrad that is not concerned pays for one test.
 [[gnu::noinline]] variable_list accumulate_as_wanted(AccumulateGrad* self, variable_list&& grads) {
   if (torch::autograd::grad_dtype::accumulate(*self, grads, NodeMutex::of(*self))) {
     return {};
   }
   return Stock<&accumulate_grad_apply>::call(self, std::move(grads));
+}
+
+}  // namespace
+
+#if CASTOFF_TORCH_AT_LEAST(2, 6)  // before, it is inlined where it is called
+extern "C++" [[gnu::visibility("default")]] void input_metadata(
+    InputMetadata* self,
+    const at::Tensor& tensor) __asm__("_ZN5torch8autograd13InputMetadataC1ERKN2at6TensorE");
+
+namespace {
+
+[[gnu::noinline]] void described_input_metadata(InputMetadata* self, const at::Tensor& tensor) {
+  Stock<&input_metadata>::call(self, tensor);
+  torch::autograd::grad_dtype::describe(*self, tensor);
 }
 
 }  // namespace
@@ -103,6 +109,7 @@ void input_metadata(InputMetadata* self, const at::Tensor& tensor) {
   }
   described_input_metadata(self, tensor);
 }
+#endif
 
 variable_list accumulate_grad_apply(AccumulateGrad* self, variable_list&& grads) {
   torch::autograd::grad_dtype::copy_expanded(grads);
