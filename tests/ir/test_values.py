@@ -701,6 +701,32 @@ def test_ir_of_cumulative_sums(tpu):
 
 
 @fails_on_stock
+def test_layer_norm_of_rows_that_fill_no_tiles(tpu):
+    """For a TPU they are one dimension: each row would be padded."""
+    x, weight, bias = (data(*shape, dtype=bf16).to(DEVICE).requires_grad_() for shape in ((2, 3, 7, 4), (4,), (4,)))
+    y = F.layer_norm(x, (4,), weight, bias)
+    gradients = torch.autograd.grad(y, (x, weight, bias), torch.ones_like(y))
+    assert y.shape == gradients[0].shape == x.shape and "f32[2,21,4]" in ir(y) and "f32[2,3,7,4]" not in ir(y)
+    assert "f32[2,3,7,4]" not in ir(*gradients)
+    tpu(False)
+    again = F.layer_norm(x, (4,), weight, bias)
+    expected = torch.autograd.grad(again, (x, weight, bias), torch.ones_like(again))
+    for found, other in zip((y, *gradients), (again, *expected), strict=True):
+        torch.testing.assert_close(found.cpu(), other.cpu())
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", ["tiles", "permuted", "two dimensions"])
+def test_layer_norm_of_other_rows(tpu, form):
+    x = data(2, 3, 8 if form == "tiles" else 7, 4, dtype=bf16).to(DEVICE)
+    if form == "permuted":  # as after a convolution
+        x = x.permute(0, 3, 1, 2).clone().permute(0, 2, 3, 1)
+    found = ir(F.layer_norm(x, x.shape[2:] if form == "two dimensions" else (4,)))
+    tpu(False)
+    assert found == ir(F.layer_norm(x, x.shape[2:] if form == "two dimensions" else (4,)))
+
+
+@fails_on_stock
 def test_ir_of_steps():
     x = data(2, 3, dtype=bf16).to(DEVICE)
     assert_expected_inline(

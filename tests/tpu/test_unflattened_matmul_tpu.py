@@ -46,3 +46,23 @@ def attention(form):
 def test_parts_that_are_unbound_cost_what_ranges_of_columns_cost(tpu_hlo):
     unbound, ranges = (tpu_hlo(attention(form), "v6e:2x2").estimated_cycles for form in ("unbind", "chunk"))
     assert unbound < 1.01 * ranges
+
+
+def relative_positions():
+    """Attention by products of its own over windows of 49 pixels, with a bias for each head, and its gradients."""
+    shapes = ((64, 6, 49, 32),) * 3, (6, 49, 49)
+    q, k, v, bias = leaves = [data(*shape).requires_grad_() for shape in (*shapes[0], shapes[1])]
+    result = (q @ k.mT + bias).softmax(-1) @ v
+    return [result.detach(), *torch.autograd.grad(result, leaves, data(*result.shape))]
+
+
+@pytest.mark.fails_on_stock
+@pytest.mark.parametrize("generation", ["v5e:2x2", "v6e:2x2"])
+def test_scores_with_a_bias_for_each_head(tpu_hlo, generation):
+    """The bias is not written to memory for each batch."""
+    from torch_xla._native_attention import trace_for_tpu
+
+    unflattened = tpu_hlo(relative_positions(), generation)
+    trace_for_tpu(False)
+    flattened = tpu_hlo(relative_positions(), generation)
+    assert unflattened.estimated_cycles < 0.9 * flattened.estimated_cycles

@@ -264,7 +264,7 @@ bool reaches(const Tensor& t, IntArrayRef query, int64_t batch) {
 // Few tokens that fill no tiles, with a mask, as the 77 words of a CLIP: on a TPU their scores
 // would be written in float32, where the compiler fuses torch's formula.
 bool is_better_by_torch(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask) {
-  constexpr int64_t kFew = 128, kTileRows = 8;
+  constexpr int64_t kFew = 128;
   return mask && is_for_tpu() && choice == Choice::kAuto && query.dim() > 1 &&
          query.sizes() == key.sizes() && query.size(-2) < kFew && query.size(-2) % kTileRows != 0;
 }

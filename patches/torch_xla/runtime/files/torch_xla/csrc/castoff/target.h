@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
@@ -25,5 +26,8 @@ inline bool runs_on_tpu() {
 inline bool is_for_tpu() {
   return traced_for_tpu || runs_on_tpu();
 }
+
+// The rows of a tile, in which a TPU keeps the last two dimensions of an array.
+inline constexpr int64_t kTileRows = 8;
 
 }  // namespace castoff

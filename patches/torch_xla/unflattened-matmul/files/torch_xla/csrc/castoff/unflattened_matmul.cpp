@@ -19,6 +19,7 @@
 #include "torch_xla/csrc/castoff/fused_projections.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff {
@@ -131,6 +132,7 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::mm", "", size_t{0});
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
+  install_scores_with_bias(xla);
   install_fused_projections(xla);
 }
 

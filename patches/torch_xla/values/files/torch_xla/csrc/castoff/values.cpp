@@ -778,6 +778,23 @@ void compute_wide_with_gradients(Call& call) {
   }
 }
 
+// input, normalized_shape, …: on a TPU tokens in rows that fill no tiles, as the 28 x 28 of a Swin,
+// are one dimension, since each row would be padded. Not what was permuted, as ConvNeXt's, which
+// has the layout of a convolution.
+void layer_norm(Call& call) {
+  const Tensor input = call.tensor(0);
+  const bool is_padded = is_for_tpu() && is_half(input.scalar_type()) && input.dim() > 3 &&
+                         input.numel() > 0 && call[1].toIntVector().size() == 1 &&
+                         input.size(-2) % kTileRows != 0 && input.is_contiguous();
+  if (C10_LIKELY(!is_padded)) return compute_wide_with_gradients<is_computed_wide>(call);
+  call[0] = input.flatten(1, -2);
+  compute_wide_with_gradients<is_computed_wide>(call);
+  for (size_t i = 0; i < call.results(); ++i) {
+    const Tensor result = call.result(i).toTensor();
+    call.result(i) = result.unflatten(1, input.sizes().slice(1, input.dim() - 2));
+  }
+}
+
 // ---- registration
 
 void mend_values(torch::Library& xla) {
@@ -892,10 +909,10 @@ void mend_steps(torch::Library& xla, torch::Library& autograd) {
          {{"aten::_native_batch_norm_legit", ""}, {"aten::native_batch_norm", ""}});
   override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::cosine_similarity", "",
                             Remedy{compute_wide_with_gradients<is_half>});
-  for (const char* name : {"aten::native_layer_norm", "aten::native_group_norm"}) {
-    override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, name, "",
-                              Remedy{compute_wide_with_gradients<is_computed_wide>});
-  }
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
+                            Remedy{layer_norm});
+  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_group_norm", "",
+                            Remedy{compute_wide_with_gradients<is_computed_wide>});
 }
 
 void install() {

@@ -83,17 +83,14 @@ at::Tensor kept_wide(const at::Tensor& t) {
   return at::_ops::add_Scalar::redispatch(kXla, t, std::numeric_limits<float>::denorm_min(), 1);
 }
 
-// The rows of a tile, in which a TPU keeps the last two dimensions of an array.
-constexpr int64_t kTileRows = 8;
-
-// Sums over the last dimension, as those of a channel, or of tokens that fill no tiles: those that
-// were measured to gain. Tokens that fill tiles were not measured alone.
+// Sums over the last dimension, as those of a channel, or over tokens: those that were measured to
+// gain.
 bool gains_by_one_dtype(Call& call) {
   const at::Tensor& x = call.tensor(0);
   if (call[1].isNone() || x.dim() < 2) return false;
   const std::vector<int64_t> dims = call[1].toIntVector();
   const bool is_over_columns = std::find(dims.begin(), dims.end(), x.dim() - 1) != dims.end();
-  return is_over_columns ? x.size(-1) > 1 : x.dim() == 3 && x.size(-2) % kTileRows != 0;
+  return is_over_columns ? x.size(-1) > 1 : x.dim() == 3;
 }
 
 // On a TPU the gradient of a normalisation's bias, which sums what was widened for it, is one of
