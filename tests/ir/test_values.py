@@ -700,6 +700,7 @@ def test_ir_of_cumulative_sums(tpu):
     assert "dot" not in ir(long.cumsum(1))
 
 
+@pytest.mark.default_pin
 @fails_on_stock
 def test_layer_norm_of_rows_that_fill_no_tiles(tpu):
     """For a TPU they are one dimension: each row would be padded."""
@@ -715,6 +716,7 @@ def test_layer_norm_of_rows_that_fill_no_tiles(tpu):
         torch.testing.assert_close(found.cpu(), other.cpu())
 
 
+@pytest.mark.default_pin
 @fails_on_stock
 @pytest.mark.parametrize("form", ["tiles", "permuted", "two dimensions"])
 def test_layer_norm_of_other_rows(tpu, form):

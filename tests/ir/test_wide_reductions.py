@@ -259,7 +259,9 @@ GROUP_NORM, LAYER_NORM = (
 
 @pytest.mark.default_pin
 @fails_on_stock
-@pytest.mark.parametrize(("norm", "shape"), [(GROUP_NORM, (2, 8, 16, 16)), (LAYER_NORM, (2, 77, 8)), (LAYER_NORM, (2, 64, 8))])
+@pytest.mark.parametrize(
+    ("norm", "shape"), [(GROUP_NORM, (2, 8, 16, 16)), (LAYER_NORM, (2, 77, 8)), (LAYER_NORM, (2, 64, 8))]
+)
 def test_on_a_tpu_the_gradient_of_a_norms_bias_is_summed_as_that_of_its_weight(tpu, norm, shape):
     """Its compiler would take the sum of what was widened for one of bfloat16, in a pass of its own."""
     weight, bias = gradients_of_a_norm(norm, *shape)
