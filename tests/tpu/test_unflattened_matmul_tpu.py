@@ -57,12 +57,12 @@ def relative_positions():
 
 
 @pytest.mark.fails_on_stock
-@pytest.mark.parametrize("generation", ["v5e:2x2", "v6e:2x2"])
-def test_scores_with_a_bias_for_each_head(tpu_hlo, generation):
+@pytest.mark.parametrize(("generation", "most"), [("v5e:2x2", 0.9), ("v6e:2x2", 0.98)])
+def test_scores_with_a_bias_for_each_head(tpu_hlo, generation, most):
     """The bias is not written to memory for each batch."""
     from torch_xla._native_attention import trace_for_tpu
 
     unflattened = tpu_hlo(relative_positions(), generation)
     trace_for_tpu(False)
     flattened = tpu_hlo(relative_positions(), generation)
-    assert unflattened.estimated_cycles < 0.9 * flattened.estimated_cycles
+    assert unflattened.estimated_cycles < most * flattened.estimated_cycles
