@@ -142,6 +142,18 @@ def test_the_rest_is_as_in_stock(function, tpu):
 
 
 @fails_on_stock
+@pytest.mark.parametrize("dims", [(0, 1), (1, 0)], ids=str)
+def test_a_square_matrix_that_is_permuted(dims, tpu):
+    """(0, 1), which torch.tensordot uses, does not transpose it."""
+    x, y = (random(2, 8, 16, dtype=f32, seed=i) for i in range(2))
+
+    def product(x, y):
+        return x.view(16, 16).permute(dims) @ y.view(16, 16)
+
+    torch.testing.assert_close(product(x.to(DEVICE), y.to(DEVICE)).cpu(), product(x, y))
+
+
+@fails_on_stock
 @pytest.mark.parametrize("tokens", [1, 7, 197])
 def test_tokens_that_fill_no_tiles_stay_flattened(tpu, tokens):
     """A TPU would pad those of each batch."""

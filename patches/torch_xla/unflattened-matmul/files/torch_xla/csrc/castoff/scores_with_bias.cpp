@@ -11,7 +11,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_ops.h>
-#include <ATen/ops/permute_copy_ops.h>
 
 #include <algorithm>
 #include <functional>
@@ -24,6 +23,7 @@
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
+#include "torch_xla/csrc/castoff/transposed.h"
 
 namespace castoff {
 namespace {
@@ -72,21 +72,11 @@ struct Factor {
   bool is_transposed;  // whether the product gets its matrices transposed
 };
 
-// Whether a node that permutes a batch of matrices transposes these. A node does not say how it
-// permutes; its hash does.
-bool transposes(const Value& permuted, const Tensor& like) {
-  const Tensor source = lazy_ir::tensor_of(lazy_ir::operand(*permuted.node, 0), like);
-  if (source.dim() != 3) return false;
-  const Tensor transposed = at::_ops::permute_copy::redispatch(kXla, source, {0, 2, 1});
-  const auto value = pending(transposed);
-  return value && value->node->hash() == permuted.node->hash();
-}
-
 std::optional<Factor> unflattened(Value factor, const Sizes& batch, const Tensor& like) {
   static const OpKind permute = OpKind::Get("aten::permute");
-  const bool is_transposed = is(factor, permute);
-  if (is_transposed) {
-    if (!transposes(factor, like)) return std::nullopt;
+  const bool permuted = is(factor, permute);
+  if (permuted) {
+    if (!is_transposed(factor, like)) return std::nullopt;
     factor = lazy_ir::operand(*factor.node, 0);
   }
   if (!is(factor, view_kind())) return std::nullopt;
@@ -99,7 +89,7 @@ std::optional<Factor> unflattened(Value factor, const Sizes& batch, const Tensor
       !std::equal(flat->end() - 2, flat->end(), sizes->end() - 2)) {
     return std::nullopt;
   }
-  return Factor{lazy_ir::tensor_of(source, like), is_transposed};
+  return Factor{lazy_ir::tensor_of(source, like), permuted};
 }
 
 // A tensor of the dtype of a value, which is bfloat16 or float32.

@@ -21,6 +21,7 @@
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
+#include "torch_xla/csrc/castoff/transposed.h"
 
 namespace castoff {
 namespace {
@@ -81,11 +82,15 @@ class Unflattened final : public OverrideKernel {
     if (data == nullptr || !data->ir_value || lazy_ir::is_spmd(*data)) return {};
     const Value value = data->ir_value;
     static const OpKind view = OpKind::Get("aten::view"), permute = OpKind::Get("aten::permute");
-    const bool is_transposed = value.node->op() == permute;
-    if (value.node->op() != view && (first_ > 0 || !is_transposed)) return {};
+    const bool is_permuted = value.node->op() == permute;
+    if (value.node->op() != view && (first_ > 0 || !is_permuted)) return {};
     if (!lazy_ir::ready(lhs) || held_dtype(lhs) != held_dtype(rhs)) return {};
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    if (is_transposed) return over_rows(lazy_ir::operand(*value.node, 0), lhs, rhs);
+    if (is_permuted) {
+      // A square matrix may be permuted to itself.
+      if (lhs.size(0) == lhs.size(1) && !is_transposed(value, lhs)) return {};
+      return over_rows(lazy_ir::operand(*value.node, 0), lhs, rhs);
+    }
     const Tensor rows = unflattened(value, lhs.size(0), lhs.size(1), lhs);
     return rows.defined() ? of_rows(rows, rhs, arguments, lhs.size(0)) : Tensor();
   }
