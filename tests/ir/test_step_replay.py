@@ -260,6 +260,42 @@ def test_dropout_of_transformers_bert():
     assert step.report()["replayed"] >= CALLS - 4, step.report()
 
 
+class Compiled(Training):
+    def __init__(self, optimizer, *layers, what):
+        super().__init__(optimizer, *layers)
+        compiled = torch.compile({"model": self.model, "loss": self.loss}[what], backend="openxla")
+        if what == "model":
+            self.loss = lambda x, y: F.cross_entropy(compiled(x), y)
+        else:
+            self.loss = compiled
+
+
+@pytest.mark.parametrize("what", ["model", "loss"])
+def test_what_is_compiled_is_part_of_the_graph(what):
+    """The results are those of the program without torch.compile."""
+    layers = nn.Dropout(0.5), nn.BatchNorm1d(4)
+    traced, replayed = Training(ADAMW, *copy.deepcopy(layers)), Compiled(ADAMW, *layers, what=what)
+    step = torch_xla.replay(replayed.step)
+    expected = run(traced, traced.step, batches(), sync=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(run(replayed, step, batches(), sync=False), expected)
+    assert step.report()["replayed"] >= CALLS - 4, step.report()
+
+
+def test_a_view_that_autograd_refuses_is_alive():
+    base = torch.zeros(4).to(XLA)
+    with torch.no_grad():
+        view = base[:2]
+    base.add_(torch.ones(4, device=XLA, requires_grad=True))
+    with pytest.raises(RuntimeError, match="no_grad"):
+        view.is_leaf  # noqa: B018
+    training = Training(SGD)
+    step = torch_xla.replay(training.step)
+    run(training, step, batches(), sync=False)
+    assert step.report()["replayed"] >= CALLS - 4, step.report()
+
+
 def test_dropout_after_a_seed_from_before_the_runtime_runs():
     program = """
 import sys, torch
@@ -903,6 +939,25 @@ def test_the_check_finds_what_no_guard_sees(write):
             step(x)
     assert total.item() == before
     assert step.report()["checked"] >= 2
+
+
+def test_the_check_returns_to_the_state_beside_what_is_compiled():
+    """torch.compile leaves tensors without a value, among them masks of dropout."""
+    compiled = Compiled(ADAMW, nn.Dropout(0.5), nn.BatchNorm1d(4), what="model")
+    for batch in batches(2):
+        compiled.step(*batch)
+    hidden, total = Hidden(), torch.zeros(1, device=XLA)
+    step = torch_xla.replay(lambda x: total.add_(x * hidden.factor), check_every=3)
+    x = torch.ones(1, device=XLA)
+    for _ in range(5):
+        step(x)
+    hidden.factor = 5.0
+    with pytest.raises(RuntimeError, match=r"5\.0 where 2\.0"):
+        for _ in range(3):
+            step(x)
+    torch_xla.sync()
+    assert total.item() == 10
+    del compiled
 
 
 def test_the_check_passes_what_is_right():

@@ -5,8 +5,10 @@ import operator
 import random
 import sys
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -111,7 +113,7 @@ class _Before:
         found, self.optimizers = self._found()
         Masters(self.optimizers).adopt()
         self.seed = runtime.settle(self.device, found, wait=True)
-        self.leaves = [tensor for tensor in found if tensor.is_leaf and tensor.requires_grad]
+        self.leaves = [tensor for tensor in found if tensor.requires_grad and _is_leaf(tensor)]
         self.grad_of = {id(leaf): id(leaf.grad) for leaf in self.leaves if leaf.grad is not None}
         self.grad_dtypes = {id(leaf): leaf.grad.dtype for leaf in self.leaves if leaf.grad is not None}
         self.parameter_of = {id(leaf.grad): leaf for leaf in self.leaves if leaf.grad is not None}
@@ -142,7 +144,7 @@ class _Before:
         tensors += [value for _, value, _ in self.places.cells if isinstance(value, torch.Tensor)]
         found = {id(tensor): tensor for tensor in (*tensors, *self.arguments) if _is_on_xla(tensor)}
         found = {key: tensor for key, tensor in found.items() if not runtime.is_kept(tensor)}
-        grads = [tensor.grad for tensor in found.values() if tensor.is_leaf and tensor.grad is not None]
+        grads = [tensor.grad for tensor in found.values() if _is_leaf(tensor) and tensor.grad is not None]
         found.update((id(grad), grad) for grad in grads)
         return sorted(found.values(), key=_XLAC._xla_get_tensor_id), optimizers
 
@@ -176,7 +178,8 @@ class _Before:
                 put(place, key, value)
         for handle, keys in self.handles.items():
             for tensor in map(self.known, keys):
-                if tensor is not None:
+                # What torch.compile leaves has no value that could be given back.
+                if tensor is not None and runtime.handle_of(tensor) != handle:
                     runtime.give(tensor, torch._from_functional_tensor(self.values[handle]))
         for leaf in self.leaves:
             leaf.grad = self.grads[id(leaf)]
@@ -190,6 +193,14 @@ def put(place: Any, key: Any, value: Any) -> None:
         place.cell_contents = value
     else:
         place[key] = value
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether autograd takes it for a leaf; of a view that it refuses, as it is no longer what it was, no."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def _is_on_xla(tensor: torch.Tensor) -> bool:
@@ -210,6 +221,18 @@ def _generators() -> tuple:
     if numpy is not None:
         states.append(str(numpy.random.get_state()[1:]) + str(numpy.random.get_state()[1].tolist()))
     return tuple(states)
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Functions of torch.compile run as they are written, so that they are part of the step's graph."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and the import takes a second
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        # The witness has hooks on all modules.
+        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning)
+        yield
 
 
 def _step_closures() -> int:
@@ -266,7 +289,7 @@ def _observed(step: Callable, call: Call, before: "_Before", places: Places) -> 
     counted = runtime.executions()
     hyperparameters.put(book)
     try:
-        with witness.watching():
+        with witness.watching(), _uncompiled():
             result = call.run(step)
     finally:
         changed = hyperparameters.restore()
