@@ -25,8 +25,8 @@ def row(kind="same", ratio=0.0, number=0, phase="forward"):
 CHOSEN = {"op": "sum", "dtype": "f32", "chosen": [0, 3]}
 
 
-def record(kind, number=0):
-    line = {"operator": "sum", "phase": "forward", "kind": kind, "reason": "other", "samples": {"f32": [number]}}
+def record(kind, number=0, reason="other"):
+    line = {"operator": "sum", "phase": "forward", "kind": kind, "reason": reason, "samples": {"f32": [number]}}
     return {"differs": [line]}
 
 
@@ -44,6 +44,7 @@ NOTHING = {"differs": []}
         (record("value"), row("value", 1.2), None),
         (record("value"), row("same", 0.8), None),
         (record("value"), row("same", 0.2), "is right"),
+        (record("value", reason="below normal"), row(), None),  # the processor decides
         (record("raises"), row(), "is right"),
         (record("raises"), row("raises late"), "recorded is: raises"),
         (record("value"), row("dtype", 1e9), "recorded is: value"),
