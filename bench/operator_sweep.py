@@ -191,11 +191,9 @@ def unlike(record: Record, rows: list[Row]) -> list[str]:
         if known.get(key) != row["kind"] and not (near and key not in known):
             was = f"; recorded is: {known[key]}" if key in known else ", and is not recorded"
             problems.append(f"{name_of(key)}: {row['kind']}: {row['detail'][:120]}{was}")
-    by_processor = recorded([line for line in record["differs"] if line.get("reason") == BY_PROCESSOR])
-    for key, kind in known.items():
+    lasting = [line for line in record["differs"] if line.get("reason") != BY_PROCESSOR]
+    for key, kind in recorded(lasting).items():
         op, dtype, _, number = key
-        if key in by_processor:
-            continue
         row = found.get(key, {"kind": "same"})
         if number not in ran.get((op, dtype), ()) or row["kind"] != "same":
             continue
