@@ -170,6 +170,7 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once():
     assert torch.equal(found.cpu(), torch.matrix_exp(narrow.float()).bfloat16().cpu())
 
 
+@pytest.mark.since("2.7", "tensors that stand for others, of which a graph is made once")
 @fails_on_stock
 def test_a_decomposition_is_one_operation():
     x = A.to(DEVICE)

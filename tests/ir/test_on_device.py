@@ -216,6 +216,7 @@ RESULTS = {
         at(torch.tensor([[1], [2], [3], [7], [2.5]])),
         at(torch.tensor([-2.0, -1.5, -0.25, 0.0, 1.0, 2.0, float("nan")])),
     ),
+    "cummax": lambda at: (*at(SPECIAL).cummax(0), *at(INDEX).cummax(-1), *at(INDEX > 1).cummax(0)),
     "airy_ai": lambda at: torch.special.airy_ai(at(torch.cat([X.reshape(-1) * 20 - 10, SPECIAL]))),
     "histogram": lambda at: torch.histogram(at(X), 7, weight=at(X.flip(0)), density=True),
     "histogram of numbers on edges": lambda at: torch.histogram(at(INDEX.float()), 6, range=(0.0, 3.0)),
@@ -245,11 +246,30 @@ def test_values_and_gradients_are_those_of_the_cpu(name):
     torch.testing.assert_close(on_the_cpu(found), list(expected), rtol=1e-4, atol=1e-5)
 
 
+def marked(name):
+    """A polynomial's degrees are a loop that is traced."""
+    is_polynomial = name.endswith("polynomials")
+    return pytest.param(name, marks=pytest.mark.since("2.7", "loops on XLA:CPU")) if is_polynomial else name
+
+
 @fails_on_stock
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("name", [marked(name) for name in RESULTS])
 def test_results_are_those_of_the_cpu(name):
     found = on_the_device(lambda: RESULTS[name](lambda t: t.to(DEVICE)))
     torch.testing.assert_close(on_the_cpu(found), on_the_cpu(RESULTS[name](lambda t: t)), equal_nan=True)
+
+
+@fails_on_stock
+def test_what_later_releases_lower_is_on_the_device():
+    x, by = torch.tensor([5, 100, -100, 127], dtype=torch.int32), torch.tensor([1, 3, 2, 7], dtype=torch.int32)
+
+    def results(x, by):
+        conjugate = torch.ops.aten._conj_copy(torch.complex(x.float(), by.float()))
+        shifts = (x << by, x >> by, x >> 1, torch.bitwise_left_shift(x, by), torch.bitwise_right_shift(x, by))
+        return *shifts, (x.to(torch.uint8) >> 2), torch.isneginf(x / 0.0), torch.view_as_real_copy(conjugate)
+
+    found = on_the_device(lambda: results(x.to(DEVICE), by.to(DEVICE)))
+    torch.testing.assert_close(on_the_cpu(found), list(results(x, by)))
 
 
 @fails_on_stock
@@ -405,6 +425,7 @@ def test_out_and_in_place_forms():
     assert torch.equal(found[2].cpu(), X)
 
 
+@pytest.mark.since("2.7", "tensors that stand for others, of which a graph is made once")
 @fails_on_stock
 def test_a_fourier_transform_is_one_operation():
     x = X.to(DEVICE)

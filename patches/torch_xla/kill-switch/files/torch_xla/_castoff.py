@@ -18,7 +18,16 @@ from torch import _castoff as _torch_castoff
 from . import version
 from ._castoff_topics import TOPICS
 
-__all__ = ["TOPICS", "follow_matmul_precision", "install_kernels", "kernels", "library", "matmul_precision", "untraced"]
+__all__ = [
+    "TOPICS",
+    "call",
+    "follow_matmul_precision",
+    "install_kernels",
+    "kernels",
+    "library",
+    "matmul_precision",
+    "untraced",
+]
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = _HERE / "lib" / "libcastoff_torch_xla.so"
@@ -61,9 +70,18 @@ def install_kernels(topic: str, *arguments: object) -> None:
     Raises:
         ImportError: They cannot take their place, or the library does not belong here.
     """
-    function = getattr(library(), f"castoff_{topic.replace('-', '_')}_install")
-    function.restype = ctypes.c_char_p
-    error = function(*arguments)
+    call(topic, "install", *arguments)
+
+
+def call(topic: str, function: str, *arguments: object) -> None:
+    """Call ``castoff_<topic>_<function>`` of the library, which returns what went wrong or nullptr.
+
+    Raises:
+        ImportError: Something went wrong, or the library does not belong here.
+    """
+    entry = getattr(library(), f"castoff_{topic.replace('-', '_')}_{function}")
+    entry.restype = ctypes.c_char_p
+    error = entry(*arguments)
     if error is not None:
         raise ImportError(f"castoff: {topic} cannot take its place: {error.decode()}")
 
@@ -76,7 +94,9 @@ def kernels() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for operator in torch._C._dispatch_get_all_op_names():
         for key, topic in _REGISTRATION.findall(torch._C._dispatch_dump(operator)):
-            found.setdefault(operator, {}).setdefault(key, []).append(topic)
+            chain = found.setdefault(operator, {}).setdefault(key, [])
+            if topic not in chain:  # a topic may have two kernels, one before the other
+                chain.append(topic)
     return found
 
 
@@ -125,10 +145,10 @@ def untraced(function: Callable) -> Callable:
 
     # Before torch 2.7 only the frame itself can be skipped by its code.
     @functools.wraps(function)
-    def call(*arguments: object) -> object:
+    def call(*arguments: object, **named: object) -> object:
         outer = dynamo.set_eval_frame(None)
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         finally:
             dynamo.set_eval_frame(outer)
 

@@ -13,10 +13,10 @@ import torch
 import torch_xla
 from torch_xla.core import xla_builder
 
-__all__ = ["Operand", "computation", "message", "run"]
+__all__ = ["PRIMITIVE_TYPES", "Operand", "computation", "message", "run"]
 
 # xla.PrimitiveType
-_PRIMITIVE_TYPES = {
+PRIMITIVE_TYPES = {
     torch.int8: 2,
     torch.int16: 3,
     torch.int32: 4,
@@ -25,7 +25,9 @@ _PRIMITIVE_TYPES = {
     torch.float16: 10,
     torch.float32: 11,
     torch.float64: 12,
+    torch.complex64: 15,
     torch.bfloat16: 16,
+    torch.complex128: 18,
     torch.float8_e5m2: 19,
     torch.float8_e4m3fn: 20,
 }
@@ -78,9 +80,9 @@ def message(*fields: tuple[int, _Value]) -> bytes:
 def _shape(operand: Operand) -> bytes:
     rank = len(operand.sizes)
     layout = message((1, range(rank - 1, -1, -1)))
-    element_type = _PRIMITIVE_TYPES.get(operand.dtype)
+    element_type = PRIMITIVE_TYPES.get(operand.dtype)
     if element_type is None:
-        known = ", ".join(map(str, _PRIMITIVE_TYPES))
+        known = ", ".join(map(str, PRIMITIVE_TYPES))
         raise TypeError(f"expected an operand of one of {known}, but found {operand.dtype}. Convert it first")
     return message((2, element_type), (3, operand.sizes), (6, [0] * rank), (5, layout))
 
@@ -91,7 +93,7 @@ def computation(opcode: str, lhs: Operand, rhs: Operand, result: Operand, attrib
     ``attributes`` are the fields of its HloInstructionProto that only ``opcode`` has. ``result`` states the
     shape, and the dtype in which XLA accumulates and returns; XLA checks both against the operands when the
     graph that uses the computation is built. ``precision`` is "default", "high" or "highest", for either
-    operand. Raises TypeError for a dtype that is not in _PRIMITIVE_TYPES.
+    operand. Raises TypeError for a dtype that is not in PRIMITIVE_TYPES.
     """
     shapes = _shape(lhs), _shape(rhs)
     precisions = message((1, [_PRECISIONS[precision]] * 2))

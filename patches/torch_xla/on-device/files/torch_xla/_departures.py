@@ -29,12 +29,12 @@ def are_told() -> bool:
 def told(copied: Callable) -> Callable:
     """``copied``, which copies operands to the CPU, with a warning before the first copy for an operator."""
 
-    def copied_and_told(keys: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+    def copied_and_told(*arguments: Any) -> Any:
         left = set(torch_xla._XLAC._get_executed_fallback_ops()) - _known
         _known.update(left)
         for operator in sorted(left):
             _warn(operator)
-        return copied(keys, *arguments)
+        return copied(*arguments)
 
     return copied_and_told
 

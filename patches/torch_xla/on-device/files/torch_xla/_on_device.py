@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from . import _castoff, _departures
 from ._lowerings.graphs import by_its_graph, functionalized
-from ._lowerings.table import DIFFERENTIABLE, TABLE
+from ._lowerings.table import DIFFERENTIABLE, LOWERED_SINCE, TABLE
 
 __all__ = ["install"]
 
@@ -60,16 +60,29 @@ def _on_one_device(arguments: tuple) -> Any:
     return tree_map(lambda v: v.to(device) if any(v is o for o in others) else v, arguments)
 
 
-def _present(name: str, key: str) -> Any:
-    return torch._C._dispatch_get_computed_kernel_for_dispatch_key(f"aten::{name}", key)
+def _keep(name: str, key: str) -> None:
+    """Let ``castoff_<key>::<name>`` be what the operator's present kernel computes."""
+    _castoff.call("on-device", "keep", *(part.encode() for part in (*_parts(name), key)))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """An operator's name and that of its overload."""
+    operator, _, overload = name.partition(".")
+    return operator, overload
+
+
+def _kept(name: str, key: str) -> Callable:
+    operator, overload = _parts(name)
+    return getattr(getattr(getattr(torch.ops, f"castoff_{key}"), operator), overload or "default")
 
 
 class _Operator:
     """An operator of the table: its function, and the kernel that it had."""
 
     def __init__(self, name: str, place: str, key: str) -> None:
-        self._name, self._place, self._is_below_autograd = name, place, key == "XLA"
-        self._present, self._node = _present(name, key), name.replace(".", "_")
+        self._name, self._place, self._key = name, place, key
+        self._is_below_autograd, self._node = key == "XLA", name.replace(".", "_")
+        _keep(name, key)
 
     @functools.cached_property
     def _module(self) -> ModuleType:
@@ -81,7 +94,12 @@ class _Operator:
 
     @functools.cached_property
     def _schema_arguments(self) -> list:
-        return torch._C._get_schema(f"aten::{self._name.split('.')[0]}", self._name.partition(".")[2]).arguments
+        operator, overload = _parts(self._name)
+        return torch._C._get_schema(f"aten::{operator}", overload).arguments
+
+    @functools.cached_property
+    def _kept(self) -> Callable:
+        return _kept(self._name, self._key)
 
     @functools.cached_property
     def _number_of_check_errors(self) -> int:
@@ -97,7 +115,7 @@ class _Operator:
             return functionalized(self._function, *arguments)
         return by_its_graph(self._node, self._function, arguments)
 
-    def call(self, keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
+    def call(self, *arguments: Any, **named: Any) -> Any:
         """The function's result, or that of the kernel that was there if the function is not for this call."""
         rest = [named.get(a.name, a.default_value) for a in self._schema_arguments[len(arguments) :]]
         condition = getattr(self._function, "condition", None)
@@ -105,7 +123,7 @@ class _Operator:
             result = self._answer((*arguments, *rest))
             if result is not NotImplemented:
                 return result
-        return self._present.call_boxed(keys, *arguments, **named)
+        return self._kept(*arguments, **named)
 
     def _answer(self, arguments: tuple) -> Any:
         if not self._is_below_autograd:
@@ -117,10 +135,16 @@ class _Operator:
 def _kernel(name: str, place: str, key: str) -> Callable:
     operator = _Operator(name, place, key)
 
-    def kernel(keys: torch._C.DispatchKeySet, *arguments: Any, **named: Any) -> Any:
-        return operator.call(keys, *arguments, **named)
+    def kernel(*arguments: Any, **named: Any) -> Any:
+        return operator.call(*arguments, **named)
 
     return _castoff.untraced(kernel)
+
+
+def _not_lowered() -> dict[str, str]:
+    """The operators of LOWERED_SINCE that this release hands to the CPU."""
+    dump = torch._C._dispatch_dump
+    return {name: place for name, place in LOWERED_SINCE.items() if "RegisterXLA.cpp" not in dump(f"aten::{name}")}
 
 
 def install() -> None:
@@ -134,11 +158,13 @@ def install() -> None:
         warnings.simplefilter("ignore")
         torch.set_warn_always(True)  # the dispatcher's only warning of an overridden kernel stays unused
         try:
-            for key, table in (("XLA", TABLE), ("AutogradXLA", DIFFERENTIABLE)):
+            for key, table in (("XLA", {**_not_lowered(), **TABLE}), ("AutogradXLA", DIFFERENTIABLE)):
                 for name, place in table.items():
-                    _library.impl(name, key, _kernel(name, place, key), True)
+                    _library.impl(name, key, _kernel(name, place, key))
+            _castoff.call("on-device", "choose")
             if _departures.are_told():
-                copied = _present("_to_cpu", "XLA").call_boxed
-                _library.impl("_to_cpu", "XLA", _castoff.untraced(_departures.told(copied)), True)
+                _keep("_to_cpu", "XLA")
+                copied = _kept("_to_cpu", "XLA")
+                _library.impl("_to_cpu", "XLA", _castoff.untraced(_departures.told(copied)))
         finally:
             torch.set_warn_always(always)

@@ -37,16 +37,6 @@ def promoted(x: Tensor, y: Tensor, floating: bool = False) -> tuple[Tensor, Tens
     return x.to(dtype), y.to(dtype)
 
 
-def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bits of ``x`` as another dtype of the same width."""
-    import torch_xla
-    from torch_xla.core import xla_builder
-
-    builder = xla_builder.create_builder("bitcast")
-    cast = xla_builder.mkparam(builder, 0, xla_builder.tensor_shape(x)).bitcast(xla_builder.Op.from_torch_type(dtype))
-    return torch_xla._XLAC._xla_user_computation("xla::bitcast", [x], cast.build("bitcast"))[0]
-
-
 def add_along(values: Tensor, index: Tensor, size: int, dim: int) -> Tensor:
     """The adjoint of ``index_select(dim, index)``: sums of the slices of ``values`` with the same index."""
     dim = dim % values.dim()

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import as_floating, bitcast, integral, only, promoted
+from .common import as_floating, integral, only, promoted
+from .instructions import bitcast, instruction
 
 _LN2 = math.log(2)
 
@@ -183,8 +184,6 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
 
 
 def cumprod(x: Tensor, dim: int, dtype: Optional[torch.dtype]) -> Tensor:
-    if (dtype or (torch.int64 if integral(x) else x.dtype)) != torch.int64:
-        return NotImplemented
     x = x.to(torch.int64)
     if x.numel() == 0 or x.dim() == 0:
         return x.clone()
@@ -198,6 +197,27 @@ def cumprod(x: Tensor, dim: int, dtype: Optional[torch.dtype]) -> Tensor:
 
 def isposinf(x: Tensor) -> Tensor:
     return x == math.inf if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+def isneginf(x: Tensor) -> Tensor:
+    return isposinf(-x) if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _shifted(opcode: str, x: Tensor, by: Union[Tensor, int]) -> Tensor:
+    if not isinstance(by, Tensor):
+        by = torch.full((), by, dtype=x.dtype, device=x.device)
+    x, by = torch.broadcast_tensors(*promoted(x, by))
+    if not integral(x) or x.dtype == torch.bool or x.numel() == 0:
+        return NotImplemented
+    return instruction("shift", opcode, [x, by], [Operand.of(x)])[0]
+
+
+def left_shift(x: Tensor, by: Union[Tensor, int]) -> Tensor:
+    return _shifted("shift-left", x, by)
+
+
+def right_shift(x: Tensor, by: Union[Tensor, int]) -> Tensor:
+    return _shifted("shift-right-logical" if x.dtype == torch.uint8 else "shift-right-arithmetic", x, by)
 
 
 def gcd(x: Tensor, y: Tensor) -> Tensor:

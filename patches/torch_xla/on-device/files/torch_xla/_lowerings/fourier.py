@@ -84,5 +84,12 @@ def fft_c2r(x: Tensor, dims: Sequence[int], normalization: int, last: int) -> Te
     return _scaled(_along(x, dims[-1:], _IRFFT, last), normalization, lengths, True)
 
 
+def conj_copy(x: Tensor) -> Tensor:
+    if not x.is_complex():
+        return NotImplemented
+    real, imaginary = torch.view_as_real_copy(x).unbind(-1)
+    return torch.complex(real, -imaginary)
+
+
 def conj_physical(x: Tensor) -> Tensor:
     return torch.ops.aten._conj_copy(x) if x.is_complex() else x.clone()

@@ -6,22 +6,15 @@ from collections.abc import Sequence
 import torch
 import torch_xla
 from torch import Tensor
-from torch_xla._hlo_module import Operand, computation, message
+from torch_xla._hlo_module import PRIMITIVE_TYPES, Operand, computation, message
 
-_PRIMITIVE_TYPES = {
-    torch.int32: 4,
-    torch.float32: 11,
-    torch.float64: 12,
-    torch.complex64: 15,
-    torch.complex128: 18,
-}
 _TUPLE = 13
 
 
 def _shape(array: Operand) -> bytes:
     rank = len(array.sizes)
     layout = message((1, range(rank - 1, -1, -1)))
-    return message((2, _PRIMITIVE_TYPES[array.dtype]), (3, array.sizes), (6, [0] * rank), (5, layout))
+    return message((2, PRIMITIVE_TYPES[array.dtype]), (3, array.sizes), (6, [0] * rank), (5, layout))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -51,6 +44,11 @@ def instruction(name: str, opcode: str, operands: Sequence[Tensor], results: Seq
     """The results of one instruction: an IR node ``xla::<name>``."""
     made = _computation(opcode, tuple(map(Operand.of, operands)), tuple(results), attributes)
     return torch_xla._XLAC._xla_user_computation(f"xla::{name}", list(operands), made)
+
+
+def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits of ``x`` as another dtype of the same width."""
+    return instruction("bitcast", "bitcast-convert", [x], [Operand(dtype, tuple(x.shape))])[0]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -8,9 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from torch_xla._hlo_module import Operand
-from torch_xla.core.xla_builder import Op, create_computation, mkop, mkshape
+from torch_xla.core.xla_builder import _XLA_PT_TYPE_MAP, Op, create_computation, mkop, mkshape
 
 from .instructions import exact_dot
+
+_TYPES = {dtype: name for name, dtype in _XLA_PT_TYPE_MAP.items()}
 
 BLOCK = 64
 """So many columns are eliminated one by one, before a product of matrices takes them to those that are left."""
@@ -169,7 +171,7 @@ def lu(matrix: Operand, pivots: int):
 
 
 def _shape(array: Operand):
-    return mkshape(Op.from_torch_type(array.dtype), array.sizes)
+    return mkshape(_TYPES[array.dtype], array.sizes)
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,16 +8,12 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .common import add_along, only
+from .common import add_along
 
 
 def _ends(size: int, output: int) -> list[tuple[int, int]]:
     """Where the windows of adaptive pooling begin and end."""
     return [(i * size // output, -(-(i + 1) * size // output)) for i in range(output)]
-
-
-def _divides(x: Tensor, output: Sequence[int]) -> bool:
-    return all(o and s % o == 0 for s, o in zip(x.shape[-len(output) :], output, strict=True))
 
 
 def _adaptive_places(size: int, output: int, x: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -40,7 +36,6 @@ def _mean_along(x: Tensor, dim: int, output: int) -> Tensor:
     return total / inside.sum(1).to(x.dtype)
 
 
-@only(lambda x, output: not _divides(x, output))
 def adaptive_avg_pool(x: Tensor, output: Sequence[int]) -> Tensor:
     if not x.is_floating_point() or 0 in x.shape[1:] or min(output) < 0:
         return NotImplemented
@@ -66,12 +61,10 @@ def _adaptive_avg_pool_backward(grad: Tensor, x: Tensor, dims: int) -> Tensor:
     return grad
 
 
-@only(lambda grad, x: not _divides(x, grad.shape[-2:]))
 def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _adaptive_avg_pool_backward(grad, x, 2)
 
 
-@only(lambda grad, x: not _divides(x, grad.shape[-3:]))
 def adaptive_avg_pool3d_backward(grad: Tensor, x: Tensor) -> Tensor:
     return _adaptive_avg_pool_backward(grad, x, 3)
 
@@ -141,22 +134,18 @@ def _pooled(x: Tensor, n: int, kernel, stride, padding, dilation, ceil_mode: boo
     return _largest(x, places, inside)
 
 
-@only(lambda x, kernel, stride, padding, dilation, ceil_mode: any(d != 1 for d in dilation))
 def max_pool2d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
     return _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode)
 
 
-@only(lambda x, kernel, stride, padding, dilation, ceil_mode: any(d != 1 for d in dilation))
 def max_pool3d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
     return _pooled(x, 3, kernel, stride, padding, dilation, ceil_mode)
 
 
-@only(lambda x, kernel, stride, padding, dilation, ceil_mode: any(d != 1 for d in dilation))
 def dilated_max_pool2d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> Tensor:
     return torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)[0]
 
 
-@only(lambda x, kernel, stride, padding, dilation, ceil_mode: any(d != 1 for d in dilation))
 def dilated_max_pool3d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> Tensor:
     return torch.ops.aten.max_pool3d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)[0]
 
@@ -167,14 +156,12 @@ def _at_the_maxima(grad: Tensor, x: Tensor, index: Tensor, n: int) -> Tensor:
     return zeros.scatter_add(-1, index.flatten(-n), grad.flatten(-n)).reshape(x.shape)
 
 
-@only(lambda grad, x, kernel, stride, padding, dilation, *_: any(d != 1 for d in dilation))
 def max_pool2d_backward(
     grad: Tensor, x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool, index: Tensor
 ) -> Tensor:
     return _at_the_maxima(grad, x, index, 2)
 
 
-@only(lambda grad, x, kernel, stride, padding, dilation, *_: any(d != 1 for d in dilation))
 def max_pool3d_backward(
     grad: Tensor, x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool, index: Tensor
 ) -> Tensor:
@@ -255,10 +242,6 @@ def fractional_max_pool3d_backward(grad: Tensor, x: Tensor, kernel, output, inde
 # ---- means
 
 
-def _is_not_lowered(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) -> bool:
-    return bool((ceil_mode and count_include_pad) or divisor)
-
-
 def _avg_backward(grad, x, n, kernel, stride, padding, ceil_mode, count_include_pad, divisor: Optional[int]) -> Tensor:
     kernel, padding = _spread(kernel, n), _spread(padding, n)
     stride = _spread(stride, n) if len(stride) else kernel
@@ -283,11 +266,9 @@ def _avg_backward(grad, x, n, kernel, stride, padding, ceil_mode, count_include_
     return grad
 
 
-@only(_is_not_lowered)
 def avg_pool2d_backward(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) -> Tensor:
     return _avg_backward(grad, x, 2, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
 
 
-@only(_is_not_lowered)
 def avg_pool3d_backward(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) -> Tensor:
     return _avg_backward(grad, x, 3, kernel, stride, padding, ceil_mode, count_include_pad, divisor)

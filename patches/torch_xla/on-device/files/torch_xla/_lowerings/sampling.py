@@ -214,7 +214,6 @@ def _soonest(weights: Tensor, waits: Tensor, samples: int) -> Tensor:
     return torch.topk(weights / waits, samples, -1)[1]
 
 
-@only(lambda weights, samples, replacement, generator: not replacement and samples > 1 and generator is None)
 def multinomial(weights: Tensor, samples: int, replacement: bool, generator: Any) -> Tensor:
     if weights.numel() == 0 or samples > weights.shape[-1] or not weights.is_floating_point():
         return NotImplemented  # an error of torch

@@ -11,7 +11,6 @@ from .common import integral, only
 from .selection import searchsorted
 
 
-@only(lambda x, dim, index, source, reduce, include_self: reduce == "mean" or not include_self or x.dim() == 0)
 def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool) -> Tensor:
     if x.is_complex():
         return NotImplemented

@@ -166,20 +166,29 @@ def _running(x: Tensor, dim: int, function: Callable) -> Tensor:
     return x
 
 
-def cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    # Not by torch.cummax, which the TPU compiler does not survive.
+def _first_in_order(x: Tensor, dim: int, precedes: Callable) -> tuple[Tensor, Tensor]:
+    # torch_xla's cummax does not look for NaN, and the TPU compiler does not survive it.
     if x.dtype == torch.bool:
-        return NotImplemented
+        values, index = _first_in_order(x.to(torch.uint8), dim, precedes)
+        return values.to(torch.bool), index
     if x.numel() == 0 or x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     dim, step = dim % x.dim(), 1
     index = torch.arange(x.shape[dim], device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim)).expand(x.shape)
     while step < x.shape[dim]:
         value, place = _before(x, dim, step, 0), _before(index, dim, step, -1)
-        smaller = value < x
+        first = precedes(value, x)
         if x.is_floating_point():
-            smaller = (smaller | torch.isnan(value)) & ~torch.isnan(x)
-        earlier = smaller & (place >= 0)
+            first = (first | torch.isnan(value)) & ~torch.isnan(x)
+        earlier = first & (place >= 0)
         x, index = torch.where(earlier, value, x), torch.where(earlier, place, index)
         step *= 2
     return x, index
+
+
+def cummax(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _first_in_order(x, dim, torch.gt)
+
+
+def cummin(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return _first_in_order(x, dim, torch.lt)

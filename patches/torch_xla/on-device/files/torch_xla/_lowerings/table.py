@@ -2,7 +2,8 @@
 
 A function gets all arguments of the operator's schema by position, bfloat16 and float16 tensors as float32. Where it
 returns NotImplemented the kernel that the operator has without castoff is called: torch_xla's, or the CPU's. Where it
-is `common.only` for some calls, that is found out before anything is widened.
+is `common.only` for some calls, that is found out before anything is widened; for operators that torch_xla lowers as
+well, before anything of Python runs: csrc/castoff/lowering_table.cpp has their conditions.
 """
 
 TABLE = {
@@ -86,6 +87,7 @@ TABLE = {
     "_fft_c2c": "fourier.fft_c2c",
     "_fft_c2r": "fourier.fft_c2r",
     "_fft_r2c": "fourier.fft_r2c",
+    "_conj_physical": "fourier.conj_physical",
     "conj_physical": "fourier.conj_physical",
     # random numbers
     "_sample_dirichlet": "sampling.sample_dirichlet",
@@ -185,6 +187,7 @@ TABLE = {
     # sorting and searching
     "bucketize.Scalar": "selection.bucketize",
     "bucketize.Tensor": "selection.bucketize",
+    "cummax": "selection.cummax",
     "cummin": "selection.cummin",
     "median": "selection.median",
     "median.dim": "selection.median_dim",
@@ -211,6 +214,14 @@ TABLE = {
     "_histogramdd_from_bin_tensors": "histograms.histogramdd_of_bins",
     "histogram.bin_ct": "histograms.histogram",
     "histogram.bins_tensor": "histograms.histogram_of_bins",
+}
+
+#: Of operators that a release of torch_xla may lower itself: where it does not.
+LOWERED_SINCE = {
+    "_conj_copy": "fourier.conj_copy",
+    "bitwise_left_shift.Tensor": "elementwise.left_shift",
+    "bitwise_right_shift.Tensor": "elementwise.right_shift",
+    "isneginf": "elementwise.isneginf",
 }
 
 #: Of operators for which torch_xla has a gradient of its own: functions that autograd sees.

@@ -147,27 +147,6 @@ void chunk_cat(Call& call) {
   call.answer(at::cat(chunked, dim + 1));
 }
 
-// self, dim: where several elements are equal, the index of the last one.
-void cummax(Call& call) {
-  const Tensor self = call.tensor(0);
-  const int64_t dim = at::maybe_wrap_dim(call[1].toInt(), self.dim());
-  call.proceed();
-  thread_local bool is_of_positions = false;  // the call below
-  if (is_of_positions || self.dim() == 0 || self.numel() == 0) return;
-  const Below below;
-  const Tensor& values = call.result().toTensor();
-  std::vector<int64_t> shape(self.dim(), 1);
-  shape[dim] = self.size(dim);
-  const Tensor position =
-      at::arange(self.size(dim), self.options().dtype(ScalarType::Long)).view(shape);
-  Tensor is_largest = self == values;
-  if (!is_integral(self)) is_largest = is_largest.logical_or(self.isnan());
-  const Tensor reached = at::where(is_largest, position.expand_as(self), 0);
-  is_of_positions = true;
-  const auto leave = c10::make_scope_exit([] { is_of_positions = false; });
-  call.result(1) = std::get<0>(reached.cummax(dim));
-}
-
 // self, other. torch_xla divides by a power of two, rounding towards zero, where the bits of a
 // negative number move; its kernels of the other names for a shift move them.
 template <class Op>
@@ -807,7 +786,6 @@ void mend_values(torch::Library& xla) {
   remedy(xla, norm<2, 3, 4>,
          {{"aten::norm", "ScalarOpt_dim_dtype"}, {"aten::linalg_vector_norm", ""}});
   remedy(xla, chunk_cat, {{"aten::_chunk_cat", ""}});
-  remedy(xla, cummax, {{"aten::cummax", ""}});
   remedy(xla, isneginf, {{"aten::isneginf", ""}});
   remedy(xla, magnitude, {{"aten::abs", ""}});
   remedy(xla, average_integers, {{"aten::avg_pool2d", ""}, {"aten::avg_pool3d", ""}});
