@@ -145,7 +145,7 @@ def draw_gains(theme: Theme) -> Any:
 def draw_speed(theme: Theme) -> Any:
     """The chart of layers on TPUs."""
     measured = layers()
-    generations = sorted(measured)
+    generations = list(measured)
     widths = [1 + len(measured[generation]) for generation in generations]
     figure, axes = plt.subplots(
         1, len(generations), figsize=(10, 3), sharey=True, width_ratios=widths, layout="constrained"

@@ -2,9 +2,10 @@
 
 Blocks of published models by transformers and timm and written by hand, with AdamW, dropout, masks, sizes that are odd;
 convolutions, recurrent layers, mixtures of experts, losses over many classes, decoding: bench/tpu_corpus_programs.py.
-They are traced on CPU-XLA and compiled by the pin's own libtpu; no TPU is needed. Columns are added by --column
-("opted in"). --write puts what is found into bench/measured/tpu_corpus.json and a table into docs/speed.md, and says
-which programs take more than 1.01 of stock's cycles or temporary memory: exit status 1, but for those that KNOWN has.
+They are traced on CPU-XLA and compiled by the pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are
+added by --column ("opted in"). --write puts what is found into bench/measured/tpu_corpus.json and a table into
+docs/speed.md, and says which programs take more than 1.01 of stock's cycles or temporary memory: exit status 1, but for
+those that KNOWN has.
 What was compiled is kept, so that a run that was stopped goes on where it was. --check traces the programs that
 --program names, compiles them, and compares with stock.
 """

@@ -2,9 +2,10 @@
 
 Forward and backward of one bfloat16 layer (batch 4, 1,024 tokens, width 1,024, 16 heads, no dropout) of transformers'
 Llama, GPT-2, BERT, ViT and T5 and of one written by hand (bench/tpu_layers.py), and the same in JAX
-(bench/jax_layers.py), compiled for v5e, v5p and v6e by the pin's own libtpu; no TPU is needed. For each: estimated
-cycles, temporary bytes, casts between float dtypes in the program, and converts that are left in the TPU's HLO. Beside
-one of them torch_xla's Pallas flash_attention, whose cycles the compiler does not estimate.
+(bench/jax_layers.py), compiled for v5e, v5p and v6e by the pin's own libtpu and for 7x by a later one; no TPU is
+needed. For each: estimated cycles, temporary bytes, casts between float dtypes in the program, and converts that are
+left in the TPU's HLO. Beside one of them torch_xla's Pallas flash_attention, whose cycles the compiler does not
+estimate.
 
 --write puts this into bench/measured/tpu_models.json, a table into docs/speed.md and a sentence into README.md;
 bench/chart.py draws it. With --layer or --generation it measures these and keeps the rest. What was compiled is kept,
@@ -37,8 +38,12 @@ sys.path.insert(0, str(ROOT))
 import compact_json  # noqa: E402 - found by the line above
 from before_after import replaced  # noqa: E402
 
+from castoff.build.environments import Environments  # noqa: E402
+from castoff.core.console import Console  # noqa: E402
+from castoff.core.context import command_context  # noqa: E402
 from castoff.core.errors import CastoffError  # noqa: E402
 from castoff.formats.xla_text import parse_hlo  # noqa: E402
+from castoff.model.pin import DEFAULT_PIN, load_pin  # noqa: E402
 from castoff.tpu.client import Compiled, TpuCompiler  # noqa: E402
 from castoff.tpu.trace import FOR_TPU, casts_of  # noqa: E402
 
@@ -49,7 +54,7 @@ BEGIN = "<!-- layers on TPUs: made by bench/tpu_models.py --write -->"
 END = "<!-- layers on TPUs: end -->"
 
 LAYERS = ("pre-norm", "Llama", "GPT-2", "BERT", "ViT", "T5")
-TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
 COLUMNS = ("stock", "castoff", "opted in", "JAX")
 KERNEL = "flash_attention"  # one more column
 WITH_KERNEL = ("pre-norm", "v5e")  # of this layer and generation
@@ -150,6 +155,17 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
         raise SystemExit(f"the layers cannot be traced: {' '.join(map(str, command))}\n{done.stderr}")
 
 
+def compilers(generations: Sequence[str], own: Path) -> dict[str, Path]:
+    """The Python of each generation's compiler: the pin's own, or that of a later libtpu, made if need be."""
+    pin, found = load_pin(ROOT / "pins", DEFAULT_PIN), dict.fromkeys(generations, own)
+    for generation in generations:
+        topology = TOPOLOGIES[generation]
+        if pin.for_tpu(topology) != pin.for_tpu():
+            with command_context(Console()) as context:
+                found[generation] = Environments(context).tpu_compiler(pin, topology=topology)
+    return found
+
+
 def measure(programs: Programs, generations: Sequence[str], compiler: Path, results: Path, recorded: Record) -> Record:
     """Compile programs for generations, as many at a time as there are cores; not those that are recorded."""
     places = [
@@ -165,15 +181,16 @@ def measure(programs: Programs, generations: Sequence[str], compiler: Path, resu
             found[layer, generation, column] = known
     jobs = [place for place in places if place not in found]
     cores = os.cpu_count() or 1
-    workers: queue.SimpleQueue[TpuCompiler] = queue.SimpleQueue()
+    pythons = compilers(generations, compiler)
+    workers: queue.SimpleQueue[dict[Path, TpuCompiler]] = queue.SimpleQueue()
     for _ in range(cores):
-        workers.put(TpuCompiler(compiler, results))
+        workers.put({python: TpuCompiler(python, results) for python in pythons.values()})
 
     def one(job: tuple[str, str, str]) -> tuple[tuple[str, str, str], Figures, str]:
         layer, generation, column = job
         began, worker = time.monotonic(), workers.get()
         try:
-            compiled = worker.compile(programs[column, layer].encode(), TOPOLOGIES[generation])
+            compiled = worker[pythons[generation]].compile(programs[column, layer].encode(), TOPOLOGIES[generation])
         finally:
             workers.put(worker)
         took = "cached" if compiled.cached else f"{time.monotonic() - began:.0f} s"
@@ -188,7 +205,8 @@ def measure(programs: Programs, generations: Sequence[str], compiler: Path, resu
     finally:
         pool.shutdown(cancel_futures=True)
         while not workers.empty():
-            workers.get().close()
+            for each in workers.get().values():
+                each.close()
     record: Record = {}
     for layer, generation, column in places:
         record.setdefault(layer, {}).setdefault(generation, {})[column] = found[layer, generation, column]

@@ -11,7 +11,8 @@
 #   docs/requirements.lock what the site is built with, from docs/requirements.in
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each
 #   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions
-#   pins/*-tpu.lock        the TPU compiler of each pin: the libtpu, jax and jaxlib under [runtime]
+#   pins/*-tpu*.lock       the TPU compilers of each pin: the libtpu, jax and jaxlib under [runtime], and those under
+#                          [tpu.generations] for what that libtpu does not know
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -47,13 +48,14 @@ if [[ $(. /etc/os-release && echo "$ID $VERSION_ID") == 'debian 12' ]]; then
 else
   echo "docker/*.packages stay as they are: this is not Debian 12" >&2
 fi
-for pin in pins/*.toml; do
-  wanted=$(.venv/bin/python - "$pin" <<'EOF'
+while read -r output wanted; do
+  tr ' ' '\n' <<<"$wanted" | lock - "pins/$output"
+done < <(.venv/bin/python - pins/*.toml <<'EOF'
 import sys, tomllib
-pin = tomllib.load(open(sys.argv[1], "rb"))
-if "tpu" in pin:
-    print(*(f"{name}=={version}" for name, version in pin["runtime"].items()), sep="\n")
+for path in sys.argv[1:]:
+    pin = tomllib.load(open(path, "rb"))
+    if "tpu" in pin:
+        for part in (pin["tpu"] | pin["runtime"], *pin["tpu"].get("generations", {}).values()):
+            print(part["compiler"], *(f"{name}=={part[name]}" for name in pin["runtime"]))
 EOF
-  )
-  [[ -z $wanted ]] || lock - "${pin%.toml}-tpu.lock" <<<"$wanted"
-done
+)

@@ -142,7 +142,8 @@ def audit_program(
         environments["stock"] = (Interpreter(here.version, python.absolute()), more)
     if request.topology is None:
         return {name: _audit(request, *where, context) for name, where in environments.items()}
-    with TpuCompiler(Environments(context, indexes).tpu_compiler(pin), context.cache.tpu) as compiler:
+    compiler_python = Environments(context, indexes).tpu_compiler(pin, topology=request.topology)
+    with TpuCompiler(compiler_python, context.cache.tpu) as compiler:
         devices = compiler.devices(request.topology)
         reports = {}
         for name, (interpreter, more) in environments.items():

@@ -164,14 +164,19 @@ class Environments:
             bases, [*needed, *pin.requires], interpreter, indexes=self.indexes, context=self.context
         )
 
-    def tpu_compiler(self, pin: Pin, folder: Path | None = None) -> Path:
+    def tpu_compiler(self, pin: Pin, folder: Path | None = None, *, topology: str = "") -> Path:
         """Return the Python of the environment that has the TPU compiler of a pin.
+
+        Args:
+            pin: The pin.
+            folder: Where to make it, if not in the cache.
+            topology: The TPUs to compile for, if their generation has a compiler of its own.
 
         Raises:
             PinError: The pin says nothing of TPUs.
             MachineError: This machine has no CPython that jaxlib and libtpu are both published for.
         """
-        tpu = pin.for_tpu()
+        tpu = pin.for_tpu(topology)
         interpreter = self._first_of(tpu.compiler_pythons)
         lock = tpu.compiler.read_text(encoding="utf-8")
 

@@ -34,7 +34,7 @@ app = typer.Typer(
 def tpu_compile_command(
     program: Annotated[str, typer.Argument(metavar="PROGRAM.py:FUNCTION", help="The function that is one step.")],
     topology: Annotated[
-        str, typer.Option(help="The TPUs: a generation (v4, v5e, v5p, v6e) and the chips along each axis.")
+        str, typer.Option(help="The TPUs: a generation (v4, v5e, v5p, v6e, tpu7x) and the chips along each axis.")
     ] = "v5e:2x2",
     compare: Annotated[
         Wheels | None, typer.Option(help="Also run the function with stock wheels, and show both.")
@@ -73,14 +73,19 @@ def tpu_compile_command(
 
 @command(app, "environment", "export $(castoff tpu environment)")
 def tpu_environment_command(
-    pin: PinOption = DEFAULT_PIN, verbose: VerboseOption = False, json_lines: JsonOption = False
+    topology: Annotated[
+        str, typer.Option(help="The TPUs to compile for: tpu7x:2x2x1 has a compiler of its own.")
+    ] = "v5e:2x2",
+    pin: PinOption = DEFAULT_PIN,
+    verbose: VerboseOption = False,
+    json_lines: JsonOption = False,
 ) -> None:
     """Make the TPU compiler's environment if it does not exist, and print its Python and the folder of results.
 
     Tests that compile for TPUs read the two from CASTOFF_TPU_PYTHON and CASTOFF_TPU_RESULTS.
     """
     with boundary(Console(json_lines=json_lines, verbose=verbose)) as console, command_context(console) as context:
-        python = Environments(context).tpu_compiler(load_pin(ROOT / "pins", pin))
+        python = Environments(context).tpu_compiler(load_pin(ROOT / "pins", pin), topology=topology)
         folder = context.cache.tpu
         text = f"CASTOFF_TPU_PYTHON={python}\nCASTOFF_TPU_RESULTS={folder}"
         console.result(text, {"python": str(python), "results": str(folder)})

@@ -100,22 +100,39 @@ class LibtpuWheel(Model):
     """The hash of the file."""
 
 
-class TpuTable(Model):
+class CompilerTable(Model):
+    """The environment that has a TPU compiler."""
+
+    compiler: Annotated[str, matching(r"[\w.\-]+\.lock", "a lock file in the same folder")]
+    """Its lock file."""
+    compiler_pythons: Annotated[tuple[Python, ...], unique]
+    """The CPython versions that it can have, best first."""
+
+    @model_validator(mode="after")
+    def _check_pythons(self) -> CompilerTable:
+        if not self.compiler_pythons:
+            raise wrong("at least one CPython version", "none", "compiler_pythons")
+        return self
+
+
+class Generation(CompilerTable, Runtime):
+    """[tpu.generations.NAME]: the later compiler of a TPU generation that the pin's own does not know."""
+
+
+class TpuTable(CompilerTable):
     """[tpu]: libtpu and its compiler, by hash."""
 
     platform: Platform
     """The platform tag of libtpu's wheels."""
-    compiler: Annotated[str, matching(r"[\w.\-]+\.lock", "a lock file in the same folder")]
-    """The lock file of the environment that has the TPU compiler."""
-    compiler_pythons: Annotated[tuple[Python, ...], unique]
-    """The CPython versions that this environment can have, best first."""
     libtpu: tuple[LibtpuWheel, ...]
     """The wheels of libtpu, one for each CPython."""
+    generations: dict[Annotated[str, matching(r"\w+", "what topologies begin with")], Generation] = Field(
+        default_factory=dict
+    )
+    """The compilers of other generations, by what their topologies begin with, such as "tpu7x"."""
 
     @model_validator(mode="after")
     def _check(self) -> TpuTable:
-        if not self.compiler_pythons:
-            raise wrong("at least one CPython version", "none", "compiler_pythons")
         pythons = [wheel.python for wheel in self.libtpu]
         if len(set(pythons)) != len(pythons) or not pythons:
             raise wrong("each CPython once", repr(pythons), "libtpu")
@@ -129,7 +146,7 @@ class Tpu:
     libtpu: str  # the version of libtpu
     jaxlib: str  # the version of jaxlib that runs its compiler
     platform: str  # the platform tag of libtpu's wheels
-    wheels: dict[str, str]  # the hash of libtpu's wheel, by CPython version
+    wheels: dict[str, str]  # the hash of libtpu's wheel, by CPython version; none of one that only compiles
     compiler: Path  # the lock file of the environment that has the TPU compiler
     compiler_pythons: tuple[str, ...]  # the CPython versions that this environment can have, best first
 
@@ -216,8 +233,11 @@ class Pin(PinFile):
         """What torch_xla needs besides the requirements in its wheel."""
         return () if self.torch_xla is None else self.torch_xla.requires
 
-    def for_tpu(self) -> Tpu:
+    def for_tpu(self, topology: str = "") -> Tpu:
         """Return what a TPU needs.
+
+        Args:
+            topology: The TPUs to compile for, such as "tpu7x:2x2x1", if their generation has a compiler of its own.
 
         Raises:
             PinError: The pin has no TPU part.
@@ -229,13 +249,15 @@ class Pin(PinFile):
                 found="no such table",
                 next_step="Choose another pin with --pin, or add the table.",
             )
+        other = self.tpu.generations.get(topology.partition(":")[0])
+        runtime, table = other or self.runtime, other or self.tpu
         return Tpu(
-            libtpu=self.runtime.libtpu,
-            jaxlib=self.runtime.jaxlib,
+            libtpu=runtime.libtpu,
+            jaxlib=runtime.jaxlib,
             platform=self.tpu.platform,
-            wheels={wheel.python: wheel.sha256 for wheel in self.tpu.libtpu},
-            compiler=self.folder / self.tpu.compiler,
-            compiler_pythons=self.tpu.compiler_pythons,
+            wheels={} if other else {wheel.python: wheel.sha256 for wheel in self.tpu.libtpu},
+            compiler=self.folder / table.compiler,
+            compiler_pythons=table.compiler_pythons,
         )
 
     def libtpu_sha256(self, python: str) -> str:
@@ -324,6 +346,11 @@ def load_pin(folder: Path, name: str) -> Pin:
     read = read_toml(path, PinFile, PinError)
     if read.name != name:
         fail(path, PinError, [("name", f"{name!r}, the name of the file", repr(read.name))])
-    if read.tpu is not None and not (folder / read.tpu.compiler).is_file():
-        fail(path, PinError, [("tpu.compiler", "a lock file in the same folder", f"{read.tpu.compiler}: no such file")])
+    tables: dict[str, CompilerTable] = {} if read.tpu is None else {"tpu": read.tpu}
+    if read.tpu is not None:
+        tables |= {f"tpu.generations.{known}": table for known, table in read.tpu.generations.items()}
+    for key, table in tables.items():
+        if not (folder / table.compiler).is_file():
+            missing = (f"{key}.compiler", "a lock file in the same folder", f"{table.compiler}: no such file")
+            fail(path, PinError, [missing])
     return Pin(**dict(read), folder=folder)

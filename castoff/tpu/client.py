@@ -223,7 +223,7 @@ def _refused(error: Mapping[str, str], topology: str) -> TpuError:
         "program": f"the program does not compile for {topology}",
     }
     next_steps = {
-        "topology": "Choose one of them: generation, colon, chips along each axis.",
+        "topology": "Choose one of them, or of the generations in castoff tpu compile --help.",
         "partitions": "Choose a larger topology, or shard the program over fewer devices.",
         "stablehlo": "Pass what torch_xla traces, unchanged.",
         "program": "Read the compiler's message.",

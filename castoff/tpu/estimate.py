@@ -42,6 +42,7 @@ BYTES_A_CYCLE = {
     "v5e": 819e9 / 1.5e9,
     "v5p": 2765e9 / 1.75e9,
     "v6e": 1640e9 / 1.75e9,
+    "tpu7x": 7370e9 / 2 / 2.2e9,  # of a device: a chip has two
 }
 """Of a chip's memory, by generation: its published bandwidth over the clock that its published FLOPs imply."""
 

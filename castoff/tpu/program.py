@@ -152,9 +152,9 @@ def compile_program(
         CastoffError: What went wrong.
     """
     here = program_python(python, pin, context)
-    with context.console.step("compiler", f"libtpu {pin.for_tpu().libtpu}, ahead of time"):
+    with context.console.step("compiler", f"libtpu {pin.for_tpu(request.topology).libtpu}, ahead of time"):
         environments = Environments(context, indexes)
-        compiler_python = environments.tpu_compiler(pin)
+        compiler_python = environments.tpu_compiler(pin, topology=request.topology)
         stock = environments.stock(pin, here) if compare_stock else None
     with TpuCompiler(compiler_python, context.cache.tpu) as compiler:
         devices = compiler.devices(request.topology)

@@ -15,7 +15,7 @@ import sys
 
 MAGIC = b"ML\xefR"  # of MLIR bytecode
 
-FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "v7", "7x", "v7x")
+FAMILIES = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 """Names to try on libtpu if it does not know the user's name."""
 
 
@@ -64,9 +64,9 @@ def known_topologies():
             except Exception:  # noqa: BLE001, S112 - that is the question
                 continue
             found.append(f"{family}:{size}")
-    # If libtpu accepts both, use the form of the generation's torus: three axes for v4 and v5p.
-    flat = {name for name in found if name.count("x") == 1}
-    return [name for name in found if (name in flat) != (name.split(":")[0] in ("v4", "v5p"))]
+    # If libtpu accepts both, use the form of the generation's torus: three axes for v4, v5p and tpu7x.
+    flat = {name for name in found if name.endswith(":2x2")}
+    return [name for name in found if (name in flat) != (name.split(":")[0] in ("v4", "v5p", "tpu7x"))]
 
 
 def said(error):
@@ -74,19 +74,25 @@ def said(error):
     return "\n".join(str(error).strip().splitlines()[:12])
 
 
-def bytecode_of(stablehlo):
-    """Return the MLIR bytecode of StableHLO, which is bytecode already or text."""
-    if stablehlo.startswith(MAGIC):
+def program_of(stablehlo, *, parsed):
+    """Return StableHLO, which is bytecode or text, as bytecode or as a parsed module: jaxlib takes one of them."""
+    if stablehlo.startswith(MAGIC) and not parsed:
         return stablehlo
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
+    from jax._src.lib.mlir.dialects import hlo
 
-    with mlir.make_ir_context():
+    with mlir.make_ir_context() as context:
+        if stablehlo.startswith(MAGIC):
+            return hlo.deserialize_portable_artifact(context, stablehlo)
         file = io.BytesIO()
         try:
-            ir.Module.parse(stablehlo.decode()).operation.write_bytecode(file)
+            module = ir.Module.parse(stablehlo.decode())
         except (ir.MLIRError, UnicodeDecodeError) as error:
             raise BadJobError("stablehlo", "StableHLO, as text or bytecode", said(error)) from error
+        if parsed:
+            return module
+        module.operation.write_bytecode(file)
     return file.getvalue()
 
 
@@ -112,10 +118,14 @@ def compile_job(job):
         num_replicas=1,
         num_partitions=partitions,
         device_assignment=None if takes_devices else [[device.id for device in devices]],
-        use_spmd_partitioning=partitions > 1,
         env_options_overrides=job["options"] or None,
     )
-    program = bytecode_of(base64.b64decode(job["stablehlo"]))
+    sharding = options.executable_build_options
+    sharding.use_spmd_partitioning = partitions > 1
+    if partitions > 1:  # as torch_xla asks a device: the program's shardings are not Shardy's
+        sharding.use_shardy_partitioner = False
+        sharding.allow_spmd_sharding_propagation_to_output = [True]
+    program = program_of(base64.b64decode(job["stablehlo"]), parsed=jax.__version_info__ >= (0, 10))
     on = (xla_client.DeviceList(tuple(devices)),) if takes_devices else ()
     try:
         executable = devices[0].client.compile(program, *on, options)

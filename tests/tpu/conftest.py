@@ -62,13 +62,17 @@ def compiler_environment() -> tuple[Path, Path]:
     """The Python of the compiler's environment, and the folder of its results."""
     names = ("CASTOFF_TPU_PYTHON", "CASTOFF_TPU_RESULTS")
     if not all(name in os.environ for name in names):
-        castoff = ROOT / ".venv" / "bin" / "castoff"
-        assert castoff.exists(), (
-            f"expected {' and '.join(names)}, or {castoff} to ask; run ./build.sh --help to make it"
-        )
-        answer = subprocess.run([castoff, "tpu", "environment"], check=True, stdout=subprocess.PIPE, text=True)
-        os.environ.update(line.split("=", 1) for line in answer.stdout.splitlines())
+        os.environ.update(made_environment())
     return Path(os.environ[names[0]]), Path(os.environ[names[1]])
+
+
+def made_environment(*arguments: str) -> dict[str, str]:
+    """What ``castoff tpu environment`` prints."""
+    castoff = ROOT / ".venv" / "bin" / "castoff"
+    assert castoff.exists(), f"expected {castoff} to make the compiler's environment; ./build.sh --help makes it"
+    command = [castoff, "tpu", "environment", *arguments]
+    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(line.split("=", 1) for line in answer.stdout.splitlines())
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 Every test runs on v5e, v5p and v6e. With stock wheels the tests marked ``fails_on_stock`` must fail.
 """
 
+import base64
 import os
 import subprocess
 import sys
@@ -182,22 +183,33 @@ def test_the_out_dtype_operator_feeds_the_mxu_with_its_operands_dtype(tpu_hlo, e
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
-    """A sharded program, traced in a process of its own: SPMD cannot be switched off again."""
+    """A program with sharded parameters, and the same with a sharded result, too.
+
+    They are traced in a process of their own: SPMD cannot be switched off again.
+    """
     program = tmp_path_factory.mktemp("spmd") / "sharded.py"
     program.write_text(SHARDED)
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, program], env=environment, check=True, stdout=subprocess.PIPE).stdout
+    done = subprocess.run([sys.executable, program], env=environment, check=True, stdout=subprocess.PIPE)
+    return [base64.b64decode(line) for line in done.stdout.splitlines()]
 
 
 def test_spmd_shardings_reach_the_tpu_compiler(tpu_compiler, expect_tpu, topology, sharded):
     """A contraction sharded over two of four chips is a convolution of half its length, and an all-reduce."""
-    compiled = tpu_compiler.compile(sharded, topology, partitions=4)
+    compiled = tpu_compiler.compile(sharded[1], topology, partitions=4)
     assert [i.groups for i in parse_hlo(compiled.hlo).find("all-reduce")] == ["{{0,1},{2,3}}"]
     expect_tpu(normalize(compiled.hlo))
 
 
+def test_shardings_of_parameters_alone_reach_the_tpu_compiler(tpu_compiler, sharded):
+    """As on a device, where XLA chooses the sharding of the result."""
+    compiled = tpu_compiler.compile(sharded[0], "v5e:2x2", partitions=4)
+    assert [i.groups for i in parse_hlo(compiled.hlo).find("all-reduce")] == ["{{0,1},{2,3}}"]
+    assert compiled.memory["output"] == 64 * 256 * 2
+
+
 SHARDED = """
-import sys
+import base64
 import numpy, torch, torch_xla
 import torch_xla.distributed.spmd as spmd
 import torch_xla.runtime
@@ -209,10 +221,11 @@ a, b = (torch.zeros(shape, dtype=torch.bfloat16).to("xla") for shape in ((128, 5
 spmd.mark_sharding(a, mesh, ("x", "y"))
 spmd.mark_sharding(b, mesh, ("y", None))
 out = a @ b
+print(base64.b64encode(program_of([out])[0]).decode())
 spmd.mark_sharding(out, mesh, ("x", None))
 stablehlo, partitions = program_of([out])
 assert partitions == 4
-sys.stdout.buffer.write(stablehlo)
+print(base64.b64encode(stablehlo).decode())
 """
 
 

@@ -42,6 +42,36 @@ def test_our_own_pin_for_tpus() -> None:
     assert "http" not in lock
 
 
+def test_a_generation_that_the_pins_own_libtpu_does_not_know_has_a_later_one() -> None:
+    pin = load_pin(ROOT / "pins", "2.9")
+    own, later = pin.for_tpu(), pin.for_tpu("tpu7x:2x2x1")
+    assert all(pin.for_tpu(topology) == own for topology in ("v4:2x2x1", "v5e:2x2", "v6e:4x4", "v7x:2x2x1"))
+    assert later.compiler != own.compiler
+    assert f"libtpu=={later.libtpu} " in later.compiler.read_text()
+    assert f"jaxlib=={later.jaxlib} " in later.compiler.read_text()
+    assert "http" not in later.compiler.read_text()
+    assert later.wheels == {}  # no TPU host installs it
+
+
+GENERATION = """[tpu.generations.tpu7x]
+libtpu = "0.0.42"
+jax = "0.10.2"
+jaxlib = "0.10.2"
+compiler = "2.9-tpu7x.lock"
+compiler_pythons = ["3.11"]
+
+"""
+
+
+def test_the_lock_file_of_a_later_compiler_must_be_there(pin_file: Path) -> None:
+    pin_file.write_text(pin_file.read_text().replace("[[tpu.libtpu]]", f"{GENERATION}[[tpu.libtpu]]", 1))
+    with pytest.raises(PinError, match=r"tpu.generations.tpu7x.compiler is wrong"):
+        load_pin(pin_file.parent, "2.9")
+    lock = pin_file.with_name("2.9-tpu7x.lock")
+    lock.touch()
+    assert load_pin(pin_file.parent, "2.9").for_tpu("tpu7x:4x4x4").compiler == lock
+
+
 def test_a_python_without_libtpu_is_named_with_those_that_have_it() -> None:
     with pytest.raises(PinError) as caught:
         load_pin(ROOT / "pins", "2.9").libtpu_sha256("3.13")
