@@ -128,7 +128,7 @@ def draw_layers(axes: Any, theme: Theme, generation: str, measured: dict[str, di
             axes.bar(place, of_stock, color=color, width=0.26)
             label = axes.text(place, of_stock, f" {of_stock:.2f}", ha="center", va="bottom", rotation=90, fontsize=7)
             label.set_gid(f"{generation}/{layer}/{column}")
-    axes.set_xticks(range(len(measured)), list(measured), fontsize=8)
+    axes.set_xticks(range(len(measured)), list(measured), fontsize=7)
     axes.margins(y=0.15)
 
 
