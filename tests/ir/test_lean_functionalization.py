@@ -302,6 +302,62 @@ def test_autograd_of_what_is_written():
     torch.testing.assert_close(*results)
 
 
+# ---- set_
+
+
+@fails_on_stock
+def test_a_tensor_that_is_set_can_be_written():
+    x, y = torch.zeros(3).to(DEVICE), torch.ones(5).to(DEVICE)
+    part = x[:2]
+    x.set_(y)
+    part.add_(3)
+    x.add_(1)
+    assert (x.tolist(), part.tolist(), y.tolist()) == ([2.0] * 5, [3.0] * 2, [2.0] * 5)
+    x.set_(x)
+    x.add_(1)
+    assert y.tolist() == [3.0] * 5
+
+
+@fails_on_stock
+def test_a_detached_tensor_that_is_set_leaves_its_origin():
+    x = torch.nn.Parameter(torch.zeros(3).to(DEVICE))
+    x.data.set_(torch.ones(3).to(DEVICE))
+    x.data.add_(2)
+    assert x.tolist() == [2.0] * 3
+    with torch.no_grad():
+        x.set_(torch.ones(2).to(DEVICE))
+    (x * 2).sum().backward()
+    assert (x.tolist(), x.grad.tolist(), x.is_leaf) == ([1.0] * 2, [2.0] * 2, True)
+
+
+@passes_on_stock
+def test_what_cannot_be_set_is_refused():
+    x = torch.zeros(3).to(DEVICE)
+    with pytest.raises(RuntimeError, match="type"):
+        x.set_(torch.ones(3, dtype=torch.int64).to(DEVICE))
+    x.set_()
+    assert list(x.shape) == [0]
+
+
+@fails_on_stock
+def test_a_parametrization_of_a_module_on_the_device_is_trained():
+    results = []
+    for device in ("cpu", DEVICE):
+        layer = torch.nn.Linear(2, 2, bias=False).to(device)
+        with torch.no_grad():
+            layer.weight.copy_(numbers((2, 2), f32))
+        torch.nn.utils.parametrize.register_parametrization(layer, "weight", torch.nn.ReLU(), unsafe=True)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(2):
+            layer(numbers((3, 2), f32).to(device)).square().sum().backward()
+            optimizer.step()
+        results.append(layer.weight.detach().cpu())
+    torch.testing.assert_close(*results)
+
+
+# ---- donation
+
+
 @passes_on_stock
 def test_replaced_buffers_are_donated():
     x = numbers((64, 64), f32).to(DEVICE)

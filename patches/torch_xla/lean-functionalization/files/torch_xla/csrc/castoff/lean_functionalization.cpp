@@ -4,6 +4,8 @@
 // form accepts and it does not: a result of another shape or dtype. Here a comparison of shapes and
 // dtypes answers that for elementwise operators. What it does not accept goes to torch's kernel,
 // which runs the operator on meta tensors, as ever, and refuses it or not.
+//
+// And set_, after which torch's kernel lets nothing write to the memory that a tensor had.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/abs_ops.h>
@@ -41,6 +43,27 @@ namespace {
 
 namespace ops = at::_ops;
 
+// self, source. As `self.data = source` has it: self becomes an alias of source, and what shares
+// the memory that self had goes on to share it, source itself among it.
+class SetKernel final : public OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) const {
+    const at::Tensor self = torch::jit::peek(*stack, 0, 2).toTensor();
+    const at::Tensor source = torch::jit::peek(*stack, 1, 2).toTensor();
+    if (xla_wrapper(self) == nullptr || xla_wrapper(source) == nullptr ||
+        self.scalar_type() != source.scalar_type()) {
+      return call_overridden(op, keys, stack);
+    }
+    if (!self.is_same(source)) {
+      self.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
+    }
+    torch::jit::drop(*stack, 1);
+  }
+};
+
 void install() {
   const QuietOverride quiet;
   torch::Library& lib = library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
@@ -76,6 +99,7 @@ void install() {
   in_place<ops::sin_, ops::sin>(lib);
   in_place<ops::sqrt_, ops::sqrt>(lib);
   in_place<ops::tanh_, ops::tanh>(lib);
+  override_kernel<SetKernel>(lib, c10::DispatchKey::Functionalize, "aten::set_", "source_Tensor");
 }
 
 }  // namespace

@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/complex_numbers.h"
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/remedy.h"
@@ -901,6 +902,7 @@ void install() {
   mend_refusals(xla, autograd);
   mend_steps(xla, autograd);
   mend_resampling(xla);
+  mend_complex_numbers(xla);
   mend_unfolding();
 }
 

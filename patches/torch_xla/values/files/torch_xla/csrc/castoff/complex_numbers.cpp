@@ -1,0 +1,255 @@
+// Complex numbers.
+//
+// torch_xla brings complex128 to the CPU without its imaginary parts. Every way there is one of
+// five operators, which have them brought as float64 here. Of means, variances and norms it raises,
+// and of decompositions the results are wrong.
+
+#include "torch_xla/csrc/castoff/complex_numbers.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/kaiser_window.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/var.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real_copy.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/remedy.h"
+
+namespace castoff {
+namespace {
+
+using at::ScalarType;
+using at::Tensor;
+using Below = at::AutoDispatchBelowADInplaceOrView;
+
+bool is_complex(const Tensor& t) {
+  return c10::isComplexType(t.scalar_type());
+}
+
+// ---- the way to the CPU
+
+bool is_sent_halved(const Tensor& t) {
+  return t.defined() && t.scalar_type() == ScalarType::ComplexDouble && t.is_xla();
+}
+
+// A copy on the CPU, by way of the parts.
+Tensor fetched(const Tensor& t) {
+  const Below below;
+  const Tensor parts = at::_ops::_to_copy::redispatch(kXla, at::view_as_real_copy(t), {}, {},
+                                                      at::Device(at::kCPU), {}, false, {});
+  return at::view_as_complex(parts);
+}
+
+// self, dtype, layout, device, …: what is false of a complex number is 0, not its real part alone.
+void to_copy(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  const ScalarType dtype = call[1].isNone() ? self.scalar_type() : call[1].toScalarType();
+  if (dtype == ScalarType::Bool) {
+    const Below below;
+    call[0] = self.ne(0);
+    return call.proceed();
+  }
+  const bool leaves = !call[3].isNone() && call[3].toDevice().is_cpu();
+  if (!leaves || !is_sent_halved(self)) return call.proceed();
+  call.answer(fetched(self).to(dtype));
+}
+
+// self, destination, …
+void copy_from(Call& call) {
+  const Tensor self = call.tensor(0), destination = call.tensor(1);
+  if (C10_LIKELY(!is_sent_halved(self) || !destination.is_cpu())) return call.proceed();
+  call.answer(destination.copy_(fetched(self)));
+}
+
+// self, source, …
+void copy(Call& call) {
+  const Tensor self = call.tensor(0), source = call.tensor(1);
+  if (C10_LIKELY(!is_sent_halved(source) || !self.is_cpu())) return call.proceed();
+  call.answer(self.copy_(fetched(source)));
+}
+
+void copy_from_and_resize(Call& call) {
+  const Tensor self = call.tensor(0), destination = call.tensor(1);
+  if (C10_LIKELY(!is_sent_halved(self) || !destination.is_cpu())) return call.proceed();
+  call.answer(destination.resize_(self.sizes()).copy_(fetched(self)));
+}
+
+// A list, of which the others go as ever.
+void to_cpu(Call& call) {
+  const std::vector<Tensor> tensors = call[0].toTensorVector();
+  call.proceed();
+  auto copies = call.result().toTensorVector();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (C10_UNLIKELY(is_sent_halved(tensors[i]))) copies[i] = fetched(tensors[i]);
+  }
+  call.result() = std::move(copies);
+}
+
+void number(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_sent_halved(self))) return call.proceed();
+  call.answer(fetched(self).item());
+}
+
+// ---- reductions
+
+std::vector<int64_t> dims_of(const c10::IValue& dims) {
+  return dims.isNone() ? std::vector<int64_t>() : dims.toIntVector();
+}
+
+// self, [dim, keepdim,] dtype
+template <int dtype>
+void mean(Call& call) {
+  const Tensor self = call.tensor(0);
+  const ScalarType result = call[dtype].isNone() ? self.scalar_type() : call[dtype].toScalarType();
+  if (C10_LIKELY(!c10::isComplexType(result))) return call.proceed();
+  const auto dims = dtype == 1 ? std::vector<int64_t>() : dims_of(call[1]);
+  const bool keep = dtype != 1 && call[2].toBool();
+  const Below below;
+  const Tensor total = self.to(result).sum(dims, keep);
+  const int64_t count = total.numel() == 0 ? 1 : self.numel() / total.numel();
+  call.answer(total.div(count));
+}
+
+// The variance of complex numbers is that of their real parts and that of their imaginary ones.
+Tensor variance(const Tensor& self, const std::vector<int64_t>& dims,
+                const std::optional<at::Scalar>& correction, bool keep) {
+  const Tensor parts = at::view_as_real_copy(self);
+  at::OptionalIntArrayRef along;
+  if (!dims.empty()) along = dims;
+  return at::var(parts.select(-1, 0), along, correction, keep) +
+         at::var(parts.select(-1, 1), along, correction, keep);
+}
+
+// self, dim, correction, keepdim
+template <bool root>
+void spread(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  std::optional<at::Scalar> correction;
+  if (!call[2].isNone()) correction = call[2].toScalar();
+  const Below below;
+  const Tensor found = variance(self, dims_of(call[1]), correction, call[3].toBool());
+  call.answer(root ? found.sqrt() : found);
+}
+
+// The same, and the mean.
+template <bool root>
+void spread_and_mean(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  std::optional<at::Scalar> correction;
+  if (!call[2].isNone()) correction = call[2].toScalar();
+  const auto dims = dims_of(call[1]);
+  const bool keep = call[3].toBool();
+  const Below below;
+  const Tensor found = variance(self, dims, correction, keep);
+  call.answer(root ? found.sqrt() : found, self.mean(dims, keep));
+}
+
+// self, unbiased
+void std_of_all(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  const Below below;
+  call.answer(variance(self, {}, at::Scalar(call[1].toBool() ? 1 : 0), false).sqrt());
+}
+
+// self, dim, unbiased, keepdim
+void std_of_dims(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  const at::Scalar correction(call[2].toBool() ? 1 : 0);
+  const Below below;
+  call.answer(variance(self, dims_of(call[1]), correction, call[3].toBool()).sqrt());
+}
+
+// self, p, …, dtype: the norm of the magnitudes.
+template <int dtype>
+void norm(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_UNLIKELY(is_complex(self))) {
+    const Below below;
+    call[0] = self.abs();
+    if (dtype >= 0 && !call[dtype].isNone()) {
+      call[dtype] = c10::toRealValueType(call[dtype].toScalarType());
+    }
+  }
+  call.proceed();
+}
+
+void is_nan(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  const Below below;
+  call.answer(at::view_as_real_copy(self).isnan().any(-1));
+}
+
+// ---- others
+
+void on_the_cpu_if_complex(Call& call) {
+  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
+  call.on_the_cpu();
+}
+
+// size, number, dtype, …: torch_xla takes complex128 for the dtype of a number of Python's.
+void full(Call& call) {
+  if (C10_UNLIKELY(call[1].toScalar().isComplex() && call[2].isNone())) {
+    const ScalarType real = c10::typeMetaToScalarType(c10::get_default_dtype());
+    call[2] = c10::toComplexType(real);
+  }
+  call.proceed();
+}
+
+// window_length, [periodic, [beta,]] dtype, layout, device, …: torch has it for the CPU and CUDA.
+template <int given>
+void kaiser_window(Call& call) {
+  const Below below;
+  const bool periodic = given < 2 || call[1].toBool();
+  const double beta = given < 3 ? 12.0 : call[2].toDouble();
+  at::TensorOptions options(at::kCPU);
+  if (!call[given].isNone()) options = options.dtype(call[given].toScalarType());
+  const Tensor window = at::kaiser_window(call[0].toInt(), periodic, beta, options);
+  call.answer(window.to(call[given + 2].toDevice()));
+}
+
+}  // namespace
+
+void mend_complex_numbers(torch::Library& xla) {
+  remedy(xla, to_copy, {{"aten::_to_copy", ""}});
+  remedy(xla, copy, {{"aten::copy_", ""}});
+  remedy(xla, copy_from, {{"aten::_copy_from", ""}});
+  remedy(xla, copy_from_and_resize, {{"aten::_copy_from_and_resize", ""}});
+  remedy(xla, to_cpu, {{"aten::_to_cpu", ""}});
+  remedy(xla, number, {{"aten::_local_scalar_dense", ""}});
+  remedy(xla, mean<1>, {{"aten::mean", ""}});
+  remedy(xla, mean<3>, {{"aten::mean", "dim"}});
+  remedy(xla, std_of_all, {{"aten::std", ""}});
+  remedy(xla, std_of_dims, {{"aten::std", "dim"}});
+  remedy(xla, spread<true>, {{"aten::std", "correction"}});
+  remedy(xla, spread<false>, {{"aten::var", "correction"}});
+  remedy(xla, spread_and_mean<false>, {{"aten::var_mean", "correction"}});
+  remedy(xla, spread_and_mean<true>, {{"aten::std_mean", "correction"}});
+  remedy(xla, norm<-1>, {{"aten::norm", "Scalar"}, {"aten::norm", "ScalarOpt_dim"}});
+  remedy(xla, norm<2>, {{"aten::norm", "ScalarOpt_dtype"}});
+  remedy(xla, norm<4>, {{"aten::norm", "ScalarOpt_dim_dtype"}, {"aten::linalg_vector_norm", ""}});
+  remedy(xla, is_nan, {{"aten::isnan", ""}});
+  remedy(xla, on_the_cpu_if_complex,
+         {{"aten::linalg_inv_ex", ""}, {"aten::_linalg_slogdet", ""}, {"aten::_linalg_svd", ""}});
+  remedy(xla, full, {{"aten::full", ""}});
+  remedy(xla, kaiser_window<1>, {{"aten::kaiser_window", ""}});
+  remedy(xla, kaiser_window<2>, {{"aten::kaiser_window", "periodic"}});
+  remedy(xla, kaiser_window<3>, {{"aten::kaiser_window", "beta"}});
+}
+
+}  // namespace castoff
