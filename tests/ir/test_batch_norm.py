@@ -98,22 +98,18 @@ def test_ir_of_the_running_variance():
     assert_expected_inline(
         ir(layer.running_var),
         """\
-%0 = f32[] prim::Constant()
+%0 = f32[] xla::device_data()
 %1 = f32[] xla::device_data()
-%2 = f32[] prim::Constant()
-%3 = f32[] xla::device_data()
+%2 = f32[4] xla::device_data()
+%3 = f32[4] xla::device_data()
 %4 = f32[4] xla::device_data()
-%5 = f32[4] aten::mul(%4, %3)
-%6 = f32[4] xla::device_data()
-%7 = f32[4] xla::device_data()
-%8 = f32[4] xla::device_data()
-%9 = f32[8,4] xla::device_data()
-%10 = (f32[8,4], f32[4], f32[4], f32[4]) aten::native_batch_norm(%9, %8, %7, %6, %4)
-%11 = f32[4] xla::moving_average(%10.2, %4)
-%12 = f32[4] aten::sub(%11, %5, %2)
-%13 = f32[4] aten::mul(%12, %1)
-%14 = f32[4] aten::add(%11, %13, %0)
-return %14
+%5 = f32[4] xla::device_data()
+%6 = f32[8,4] xla::device_data()
+%7 = (f32[8,4], f32[4], f32[4], f32[4]) aten::native_batch_norm(%6, %5, %4, %3, %2)
+%8 = f32[4] xla::moving_average(%7.2, %2)
+%9 = f32[4] aten::sub(%8, %2, %1)
+%10 = f32[4] aten::add(%8, %9, %0)
+return %10
 """,
     )
 

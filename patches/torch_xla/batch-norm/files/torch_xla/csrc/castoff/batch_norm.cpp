@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
+#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
 #include <ATen/ops/sub_ops.h>
@@ -28,10 +29,6 @@ Tensor mul(const Tensor& a, const Tensor& b) {
   return at::_ops::mul_Tensor::redispatch(kXla, a, b);
 }
 
-Tensor scaled(const Tensor& a, double factor) {
-  return at::_ops::mul_Scalar::redispatch(kXla, a, factor);
-}
-
 // ---- training
 
 // input, weight, bias, running_mean, running_var, training, momentum, eps. torch_xla writes to
@@ -45,10 +42,11 @@ void unbiased_running_variance(Call& call) {
   const Tensor& input = call.tensor(0);
   const double n = static_cast<double>(input.numel()) / static_cast<double>(input.size(1));
   if (!(n > 1)) return call.proceed();  // which has no such estimate; also without channels
-  const Tensor kept = scaled(running, 1 - call[kMomentum].toDouble());
+  const double momentum = call[kMomentum].toDouble();
+  const Tensor old = at::_ops::clone::redispatch(kXla, running, {});  // no node of its own
   call.proceed();
-  const Tensor added = at::_ops::sub_Tensor::redispatch(kXla, running, kept, 1);
-  at::_ops::add__Tensor::redispatch(kXla, running, scaled(added, 1 / (n - 1)), 1);
+  const Tensor added = at::_ops::sub_Tensor::redispatch(kXla, running, old, 1 - momentum);
+  at::_ops::add__Tensor::redispatch(kXla, running, added, 1 / (n - 1));
 }
 
 // ---- the backward of evaluation mode

@@ -1,25 +1,9 @@
-// Everything in which torch's releases differ for kernels that override another (kernels.h).
+// The one place that knows how the dispatcher keeps kernels, for those that override another
+// (kernels.h).
 
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/csrc/castoff/torch_version.h>
-
-#if CASTOFF_TORCH_AT_LEAST(2, 9)
-
-namespace castoff {
-
-using PresentKernel = c10::SafeKernelFunction;
-
-// The kernel that the dispatcher calls for an operator and a key at present. Throws if there is
-// none. It can be called after another has taken its place.
-inline PresentKernel present_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
-  return op.getComputedKernelForDispatchKey(key);
-}
-
-}  // namespace castoff
-
-#else
 
 namespace castoff {
 struct PresentKernelAccess {};
@@ -27,8 +11,9 @@ struct PresentKernelAccess {};
 
 namespace c10 {
 
-// Before 2.9 an OperatorHandle does not give its kernels away. Every TypedOperatorHandle is its
-// friend, though: so is this one, for a signature that no operator has.
+// An OperatorHandle does not give its kernels away; since 2.9 it gives one that can be called in
+// boxed form alone, and compares names in every call. Every TypedOperatorHandle is its friend,
+// though: so is this one, for a signature that no operator has.
 template <>
 class TypedOperatorHandle<castoff::PresentKernelAccess()> final {
  public:
@@ -43,11 +28,10 @@ namespace castoff {
 
 using PresentKernel = c10::KernelFunction;
 
-// The same. The copy keeps the kernel: what the dispatcher has is overwritten.
+// The kernel that the dispatcher calls for an operator and a key at present. Throws if there is
+// none. The copy keeps the kernel: what the dispatcher has is overwritten.
 inline PresentKernel present_kernel(const c10::OperatorHandle& op, c10::DispatchKey key) {
   return c10::TypedOperatorHandle<PresentKernelAccess()>::lookup(op, key);
 }
 
 }  // namespace castoff
-
-#endif

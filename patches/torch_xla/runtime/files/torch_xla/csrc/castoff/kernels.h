@@ -1,7 +1,6 @@
 // What the topics of torch_xla share: kernels that override the present one of an operator, and can
 // hand a call on to it.
 //
-// The overridden kernel is called in boxed form, which all releases of torch have of every kernel.
 // Every registration lasts as long as the process does.
 
 #pragma once
@@ -19,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "torch_xla/csrc/castoff/kernel_versions.h"
 
@@ -105,6 +105,17 @@ void override_kernel(torch::Library& lib, c10::DispatchKey key, const char* name
            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
 }
 
+template <class Signature>
+struct CallOf;
+
+template <class Result, class... Arguments>
+struct CallOf<Result(Arguments...)> {
+  static Result call(const PresentKernel& kernel, const c10::OperatorHandle& op,
+                     c10::DispatchKeySet keys, Arguments... arguments) {
+    return kernel.call<Result, Arguments...>(op, keys, std::forward<Arguments>(arguments)...);
+  }
+};
+
 // The same for an unboxed kernel of Op, a class in at::_ops: what it overrides. Topic is any type
 // of the topic, since another one may override the same operator.
 template <class Topic, class Op, c10::DispatchKey key>
@@ -112,12 +123,7 @@ class Overridden {
  public:
   template <class... Arguments>
   static auto call(c10::DispatchKeySet keys, const Arguments&... arguments) {
-    using Result = typename c10::guts::infer_function_traits_t<typename Op::schema>::return_type;
-    torch::jit::Stack stack;
-    stack.reserve(sizeof...(Arguments));
-    torch::jit::push(stack, arguments...);
-    kernel_->callBoxed(op(), keys, &stack);
-    return c10::impl::PopResult<Result>::call(stack);
+    return CallOf<typename Op::schema>::call(*kernel_, op(), keys, arguments...);
   }
 
   // Puts `kernel` in the place of the present one.

@@ -143,18 +143,24 @@ std::optional<Tensor> gradient_of(const Tensor& self, at::IntArrayRef sizes) {
   return at::_ops::cat::redispatch(kXla, found, -1);
 }
 
-void view(Call& call) {
-  if (C10_LIKELY(!is_for_tpu()) || !call[1].isIntList()) return call.proceed();
-  const auto found = gradient_of(call.tensor(0), call[1].toIntVector());
-  if (!found) return call.proceed();
-  call.answer(*found);
+struct FusedProjections;
+using View = Overridden<FusedProjections, at::_ops::view_copy, c10::DispatchKey::XLA>;
+
+// Every view of a program passes here: not in boxed form.
+Tensor view(c10::DispatchKeySet keys, const Tensor& self, c10::SymIntArrayRef sizes) {
+  if (C10_UNLIKELY(is_for_tpu())) {
+    const auto known = c10::asIntArrayRefSlowOpt(sizes);
+    const auto found = known ? gradient_of(self, *known) : std::nullopt;
+    if (found) return *found;
+  }
+  return View::call(keys, self, sizes);
 }
 
 }  // namespace
 
 void install_fused_projections(torch::Library& xla) {
   remedy(xla, unbind, {{"aten::unbind_copy", "int"}});
-  remedy(xla, view, {{"aten::view_copy", ""}});
+  View::by(xla, view);
 }
 
 }  // namespace castoff

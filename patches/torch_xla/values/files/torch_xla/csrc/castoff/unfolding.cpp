@@ -13,6 +13,7 @@
 #include <ATen/ops/permute_copy.h>
 #include <ATen/ops/unfold_copy_ops.h>
 #include <ATen/ops/where.h>
+#include <torch/csrc/castoff/torch_version.h>
 
 #include <algorithm>
 #include <memory>
