@@ -127,7 +127,9 @@ def test_the_mean_of_a_real_tensor_as_a_complex_number():
 
 
 @fails_on_stock
-@pytest.mark.parametrize("function", (torch.mean, torch.var, torch.std, torch.linalg.vector_norm), ids=str)
+@pytest.mark.parametrize(
+    "function", (torch.mean, torch.var, torch.std, torch.linalg.vector_norm), ids=lambda f: f.__name__
+)
 def test_their_gradients(function):
     def gradient(x):
         leaf = x.requires_grad_()
