@@ -25,9 +25,7 @@ PRIMITIVE_TYPES = {
     torch.float16: 10,
     torch.float32: 11,
     torch.float64: 12,
-    torch.complex64: 15,
     torch.bfloat16: 16,
-    torch.complex128: 18,
     torch.float8_e5m2: 19,
     torch.float8_e4m3fn: 20,
 }

@@ -1,5 +1,6 @@
 """Elementwise functions and small reductions."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Optional, Union
@@ -203,21 +204,24 @@ def isneginf(x: Tensor) -> Tensor:
     return isposinf(-x) if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
 
 
-def _shifted(opcode: str, x: Tensor, by: Union[Tensor, int]) -> Tensor:
-    if not isinstance(by, Tensor):
-        by = torch.full((), by, dtype=x.dtype, device=x.device)
-    x, by = torch.broadcast_tensors(*promoted(x, by))
+def _shifted(opcode: str, x: Union[Tensor, int], by: Union[Tensor, int]) -> Tensor:
+    given = x if isinstance(x, Tensor) else by
+    number = functools.partial(torch.full, (), dtype=given.dtype, device=given.device)
+    operands = (t if isinstance(t, Tensor) else number(t) for t in (x, by))
+    x, by = torch.broadcast_tensors(*promoted(*operands))
     if not integral(x) or x.dtype == torch.bool or x.numel() == 0:
         return NotImplemented
+    if opcode == "shift-right":
+        opcode += "-logical" if x.dtype == torch.uint8 else "-arithmetic"
     return instruction("shift", opcode, [x, by], [Operand.of(x)])[0]
 
 
-def left_shift(x: Tensor, by: Union[Tensor, int]) -> Tensor:
+def left_shift(x: Union[Tensor, int], by: Union[Tensor, int]) -> Tensor:
     return _shifted("shift-left", x, by)
 
 
-def right_shift(x: Tensor, by: Union[Tensor, int]) -> Tensor:
-    return _shifted("shift-right-logical" if x.dtype == torch.uint8 else "shift-right-arithmetic", x, by)
+def right_shift(x: Union[Tensor, int], by: Union[Tensor, int]) -> Tensor:
+    return _shifted("shift-right", x, by)
 
 
 def gcd(x: Tensor, y: Tensor) -> Tensor:

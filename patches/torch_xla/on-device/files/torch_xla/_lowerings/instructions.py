@@ -8,13 +8,14 @@ import torch_xla
 from torch import Tensor
 from torch_xla._hlo_module import PRIMITIVE_TYPES, Operand, computation, message
 
+_TYPES = {**PRIMITIVE_TYPES, torch.complex64: 15, torch.complex128: 18}
 _TUPLE = 13
 
 
 def _shape(array: Operand) -> bytes:
     rank = len(array.sizes)
     layout = message((1, range(rank - 1, -1, -1)))
-    return message((2, PRIMITIVE_TYPES[array.dtype]), (3, array.sizes), (6, [0] * rank), (5, layout))
+    return message((2, _TYPES[array.dtype]), (3, array.sizes), (6, [0] * rank), (5, layout))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -88,7 +88,6 @@ TABLE = {
     "_fft_c2r": "fourier.fft_c2r",
     "_fft_r2c": "fourier.fft_r2c",
     "_conj_physical": "fourier.conj_physical",
-    "conj_physical": "fourier.conj_physical",
     # random numbers
     "_sample_dirichlet": "sampling.sample_dirichlet",
     "_standard_gamma": "sampling.standard_gamma",
