@@ -35,10 +35,9 @@ MODELS = (
 LIMIT = 1.0
 ROUNDS = 3
 PARTS = 5
-
-
 KINDS = ("training", "evaluation")
 Cost = dict[str, float]  # in ms, by kind
+Rows = dict[str, tuple[Cost, Cost]]  # of stock and castoff, by model
 
 
 def measured(name: str, stock: Path, patched: Path) -> tuple[Cost, Cost]:
@@ -54,9 +53,6 @@ def measured(name: str, stock: Path, patched: Path) -> tuple[Cost, Cost]:
     shown = ", ".join(f"{kind} {costs[0][kind]:.1f} ms, {costs[1][kind]:.1f} ms" for kind in KINDS)
     print(f"{name}: {shown}", file=sys.stderr, flush=True)
     return costs[0], costs[1]
-
-
-Rows = dict[str, tuple[Cost, Cost]]
 
 
 def of_stock(rows: Rows, kind: str) -> tuple[float, float, str]:

@@ -20,7 +20,7 @@
 #include <string>
 #include <utility>
 
-#include "torch_xla/csrc/castoff/kernel_versions.h"
+#include "torch_xla/csrc/castoff/present_kernel.h"
 
 namespace castoff {
 

@@ -133,28 +133,25 @@ Tensor variance(const Tensor& self, const std::vector<int64_t>& dims,
 
 // self, dim, correction, keepdim
 template <bool root>
-void spread(Call& call) {
-  const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+Tensor spread_of(Call& call) {
   std::optional<at::Scalar> correction;
   if (!call[2].isNone()) correction = call[2].toScalar();
-  const Below below;
-  const Tensor found = variance(self, dims_of(call[1]), correction, call[3].toBool());
-  call.answer(root ? found.sqrt() : found);
+  const Tensor found = variance(call.tensor(0), dims_of(call[1]), correction, call[3].toBool());
+  return root ? found.sqrt() : found;
 }
 
-// The same, and the mean.
+template <bool root>
+void spread(Call& call) {
+  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
+  const Below below;
+  call.answer(spread_of<root>(call));
+}
+
 template <bool root>
 void spread_and_mean(Call& call) {
-  const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
-  std::optional<at::Scalar> correction;
-  if (!call[2].isNone()) correction = call[2].toScalar();
-  const auto dims = dims_of(call[1]);
-  const bool keep = call[3].toBool();
+  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
   const Below below;
-  const Tensor found = variance(self, dims, correction, keep);
-  call.answer(root ? found.sqrt() : found, self.mean(dims, keep));
+  call.answer(spread_of<root>(call), call.tensor(0).mean(dims_of(call[1]), call[3].toBool()));
 }
 
 // self, unbiased

@@ -1,5 +1,4 @@
-// The one place that knows how the dispatcher keeps kernels, for those that override another
-// (kernels.h).
+// The kernel that the dispatcher has at present, for those that override it (kernels.h).
 
 #pragma once
 
@@ -12,8 +11,8 @@ struct PresentKernelAccess {};
 namespace c10 {
 
 // An OperatorHandle does not give its kernels away; since 2.9 it gives one that can be called in
-// boxed form alone, and compares names in every call. Every TypedOperatorHandle is its friend,
-// though: so is this one, for a signature that no operator has.
+// boxed form alone, and only as long as the dispatcher has it. Every TypedOperatorHandle is its
+// friend, though: so is this one, for a signature that no operator has.
 template <>
 class TypedOperatorHandle<castoff::PresentKernelAccess()> final {
  public:
