@@ -112,6 +112,15 @@ return %14, %16, %18
     )
 
 
+@passes_on_stock
+def test_a_mask_of_numbers_is_read_by_the_scores_alone():
+    """It may be as large as they are: which rows it leaves no key is in them, too."""
+    _, (q, k, v) = operands(grad=False)
+    text = ir(F.scaled_dot_product_attention(q, k, v, random(1, 3, 5, 5, dtype=f32).to(DEVICE)))
+    (mask,) = re.findall(r"(%\d+) = f32\[1,3,5,5\] xla::device_data", text)
+    assert len(re.findall(rf"{mask}\b", text)) == 2, text  # its definition, and the sum
+
+
 @fails_on_stock
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_narrow(narrow, dropout):

@@ -87,32 +87,35 @@ Tensor as_scores(const Tensor& products, const Form& form) {
   return is_grouped ? products : viewed(products, form.sizes);
 }
 
-// Which queries the mask leaves no key.
-Tensor without_keys(const Tensor& mask) {
-  const bool is_bool = mask.scalar_type() == at::kBool;
-  const Tensor hidden = is_bool ? mask.logical_not() : mask.eq(-kInfinity);
-  return hidden.all(-1, /*keepdim=*/true);
+// Softmax with zeros where a mask leaves a query no key, and no NaN in the gradients there: `mask`
+// is true for what is seen.
+Tensor softmax_of_seen(const Tensor& scores, const Tensor& mask) {
+  const Tensor rows = mask.logical_not().all(-1, /*keepdim=*/true);
+  const Tensor seen = at::where(mask, scores, -kInfinity);
+  return at::where(rows, 0.0, at::softmax(at::where(rows, 0.0, seen), -1));
 }
 
-// Softmax with zeros in these rows, and no NaN in the gradients there.
-Tensor masked_softmax(const Tensor& scores, const Tensor& rows) {
-  return at::where(rows, 0.0, at::softmax(at::where(rows, 0.0, scores), -1));
+// The same where -inf was added to what is not seen. A mask of numbers is often as large as the
+// scores, and another pass over it costs more than bounds do. Both change nothing else, as the
+// greatest power of a row is 1.
+Tensor bounded_softmax(const Tensor& scores) {
+  const Tensor bounded = scores.clamp_min(std::numeric_limits<float>::lowest());
+  const Tensor powers = scores.sub(bounded.amax({-1}, /*keepdim=*/true)).exp();
+  return powers.div(powers.sum({-1}, /*keepdim=*/true).clamp_min(1));
+}
+
+Tensor softmax(const Tensor& scores, const std::optional<Tensor>& mask, const Form& form) {
+  if (form.causal) return at::softmax(without_later(scores), -1);
+  if (!mask) return at::softmax(scores, -1);
+  const bool is_bool = mask->scalar_type() == at::kBool;
+  return is_bool ? softmax_of_seen(scores, *mask) : bounded_softmax(scores.add(*mask));
 }
 
 Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
                const Form& form) {
   const Tensor products =
       times(by_width(query, expanded(key, query, form.batch), form.batch), form.scale);
-  Tensor scores = as_scores(products, form);
-  if (form.causal) {
-    scores = without_later(scores);
-  } else if (mask) {
-    scores =
-        mask->scalar_type() == at::kBool ? at::where(*mask, scores, -kInfinity) : scores.add(*mask);
-  }
-  const Tensor p =
-      viewed(mask ? masked_softmax(scores, without_keys(*mask)) : at::softmax(scores, -1),
-             products.sizes());
+  const Tensor p = viewed(softmax(as_scores(products, form), mask, form), products.sizes());
   return form.kind == Weights::kNarrow ? p.to(query.scalar_type()) : p;
 }
 
