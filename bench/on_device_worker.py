@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
 from torch import nn
 from torch_xla.debug import metrics
 
@@ -59,6 +60,31 @@ def sampling() -> Callable[[], object]:
     return step
 
 
+def sampled(count: int, samples: int) -> Callable[[], object]:
+    weights = torch.rand(8, count).to("xla")
+    return lambda: torch.multinomial(weights * 2, samples)
+
+
+def poisson() -> Callable[[], object]:
+    net, x = nn.Linear(16, 8).to("xla"), torch.rand(8, 16).to("xla")
+
+    def step() -> object:
+        with torch.no_grad():
+            return torch.poisson(net(x).exp())
+
+    return step
+
+
+def counted() -> Callable[[], object]:
+    router, x = nn.Linear(16, 8).to("xla"), torch.rand(1000, 16).to("xla")
+
+    def step() -> object:
+        with torch.no_grad():
+            return torch.bincount(router(x).argmax(-1), minlength=8)
+
+    return step
+
+
 def ctc() -> Callable[[], object]:
     net = nn.Linear(32, 20).to("xla")
     sounds, targets = torch.rand(40, 8, 32).to("xla"), torch.randint(1, 20, (8, 12)).to("xla")
@@ -81,6 +107,11 @@ def warped() -> Callable[[], object]:
 PROGRAMS = {
     "a segmentation net with bilinear upsampling": segmentation,
     "a sampled token, `multinomial` of two": sampling,
+    "`multinomial` of 2 of 1,000": lambda: sampled(1000, 2),
+    "`multinomial` of 50 of 1,000": lambda: sampled(1000, 50),
+    "`multinomial` of 2 of 32,000": lambda: sampled(32000, 2),
+    "64 counts, `poisson`": poisson,
+    "1,000 choices of 8 experts, `bincount`": counted,
     "a step with `ctc_loss`": ctc,
     "a step with `grid_sample`": warped,
 }
@@ -96,6 +127,7 @@ def measure() -> dict[str, dict[str, float]]:
             begin = time.perf_counter()
             result = step()
             torch_xla.sync(wait=True)
+            xm.wait_device_ops()
             del result
             return (time.perf_counter() - begin) * 1000
 

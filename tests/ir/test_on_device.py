@@ -17,6 +17,7 @@ from ir_text import ir
 from lowered import on_the_device, with_gradient
 from other_process import completed
 from torch.utils._pytree import tree_leaves
+from torch_xla.debug.metrics import metric_data
 
 DEVICE = torch_xla.device()
 
@@ -289,6 +290,43 @@ def test_a_sample_without_replacement_is_drawn_on_the_device():
     assert torch.equal(drawn.sort().values, torch.tensor([1, 2, 4]).repeat(500, 1))
     first = torch.bincount(drawn[:, 0], minlength=5) / 500
     torch.testing.assert_close(first, weights[0] / 6, atol=0.1, rtol=0)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("samples", [2, 12])
+def test_what_is_left_is_sampled_by_its_weights(samples):
+    """The second of a sample whose first is almost certain; 2 and 12 are drawn in different ways."""
+    torch.manual_seed(2)
+    weights = torch.cat([torch.arange(4.0), torch.tensor([1e7]), torch.arange(10.0)])
+    drawn = on_the_device(lambda: torch.multinomial(weights.expand(4000, 15).to(DEVICE), samples)).cpu()
+    assert weights[drawn].gt(0).all() and all(row.unique().numel() == samples for row in drawn[:100])
+    second = torch.bincount(drawn[drawn[:, 0] == 4][:, 1], minlength=15) / 4000
+    expected = torch.where(weights < 10, weights, 0) / 51
+    torch.testing.assert_close(second, expected, atol=0.03, rtol=0)
+
+
+@fails_on_stock
+def test_ctc_losses_of_several_lengths():
+    x, targets = images(6, 2, 5).log_softmax(2), torch.tensor([1, 2, 1, 3, 2])
+    for lengths in [3, 2], [2, 3], [3, 0]:
+        numbers = [[6, 5], lengths] if sum(lengths) == 5 else [[4, 6], lengths]
+
+        def run(device, numbers=numbers):
+            return F.ctc_loss(x.to(device), targets[: sum(numbers[1])].to(device), *numbers, reduction="none")
+
+        torch.testing.assert_close(on_the_device(lambda run=run: run(DEVICE)).cpu(), run("cpu"))
+
+
+@fails_on_stock
+def test_other_lengths_of_a_ctc_loss_are_not_compiled_again():
+    x, targets = images(6, 2, 5).log_softmax(2).to(DEVICE), torch.tensor([1, 2, 1, 3, 2]).to(DEVICE)
+
+    def compiled(steps, lengths):
+        on_the_device(lambda: F.ctc_loss(x, targets, steps, lengths).cpu())
+        return metric_data("CompileTime") is not None
+
+    torch_xla.sync()
+    assert compiled([5, 6], [3, 2]) and not compiled([6, 4], [2, 3])
 
 
 @fails_on_stock

@@ -62,6 +62,7 @@ MORE = {
         x.detach().clone().geometric_(0.3),
         F.rrelu(x, training=True),
         torch.multinomial(x.detach()[0, 0], 3),
+        torch.multinomial(x.detach().reshape(4, 70), 20),
         torch.poisson(x.detach() * 20),
         torch.binomial(x.detach() * 40, x.detach()),
         torch._standard_gamma(x.detach()),

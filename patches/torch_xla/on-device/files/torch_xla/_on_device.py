@@ -105,13 +105,18 @@ class _Operator:
     def _number_of_check_errors(self) -> int:
         return next((i for i, a in enumerate(self._schema_arguments) if a.name == "check_errors"), -1)
 
-    def _reads_or_draws(self, arguments: tuple) -> bool:
-        """Whether what a call does is not told by the shapes, dtypes and numbers of its arguments."""
+    def _is_traced(self, arguments: tuple) -> bool:
+        """Whether a call has no graph that others can take, of these shapes, dtypes and numbers."""
         checks = self._number_of_check_errors
         return getattr(self._module, "EACH_TIME", False) or (checks >= 0 and arguments[checks])
 
     def _result(self, *arguments: Any) -> Any:
-        if self._reads_or_draws(arguments):
+        prepare = getattr(self._function, "prepare", None)
+        if prepare is not None:
+            arguments = prepare(*arguments)
+            if arguments is NotImplemented:
+                return NotImplemented
+        if self._is_traced(arguments):
             return functionalized(self._function, *arguments)
         return by_its_graph(self._node, self._function, arguments)
 

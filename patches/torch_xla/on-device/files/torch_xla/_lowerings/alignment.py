@@ -1,8 +1,9 @@
 """Connectionist temporal classification: sums over all alignments of targets with steps."""
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 import torch_xla
@@ -10,11 +11,7 @@ from torch import Tensor
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import only
-
-EACH_TIME = True
-"""Lengths differ from call to call, and those that are tensors are read."""
-
+from .common import only, prepared
 
 class _Alignment(NamedTuple):
     """Targets [B, L] with blanks around each, which of them a path may come to from two places before, and lengths."""
@@ -41,28 +38,35 @@ def _lengths(log_probs: Tensor, targets: Tensor, steps: Sequence[int], lengths: 
     )
 
 
-def _padded(targets: Tensor, lengths: Sequence[int]) -> Tensor:
+@functools.lru_cache(maxsize=256)
+def _on(device: torch.device, steps: tuple, lengths: tuple) -> Tensor:
+    return torch.tensor([lengths, steps], dtype=torch.int32).to(device)
+
+
+def _held(x: Tensor, steps: Sequence[int], lengths: Sequence[int]) -> tuple[Tensor, int]:
+    """The lengths and the steps as a tensor, so that other ones have the same graph, and the longest."""
+    return _on(x.device, tuple(steps), tuple(lengths)), max(lengths)
+
+
+def _padded(targets: Tensor, lengths: Tensor, longest: int) -> Tensor:
     """Targets [B, S]; what is beyond a row's length does not count."""
-    longest = max(lengths)
     if targets.dim() == 2:
         return targets[:, :longest].long()
-    ends = [sum(lengths[:i]) for i in range(len(lengths))]
-    rows = [[end + i if i < n else 0 for i in range(longest)] for end, n in zip(ends, lengths, strict=True)]
     if not longest or not targets.numel():
         return torch.zeros(len(lengths), longest, dtype=torch.int64, device=targets.device)
-    index = torch.tensor(rows, device=targets.device)
+    begins = (lengths.cumsum(0) - lengths).unsqueeze(1)
+    index = (begins + torch.arange(longest, device=targets.device)).clamp(max=targets.numel() - 1)
     return targets.long().index_select(0, index.reshape(-1)).reshape(index.shape)
 
 
-def _aligned(x: Tensor, targets: Tensor, steps: Sequence[int], lengths: Sequence[int], blank: int) -> _Alignment:
-    padded = _padded(targets, lengths)
-    batch, longest = padded.shape
+def _aligned(x: Tensor, targets: Tensor, of_rows: Tensor, longest: int, blank: int) -> _Alignment:
+    padded = _padded(targets, of_rows[0], longest)
+    batch = padded.shape[0]
     blanks = torch.full_like(padded, blank)
     between = torch.stack([blanks, padded], 2).reshape(batch, 2 * longest)
     end = torch.full([batch, 1], blank, device=x.device)
     labels = torch.cat([between, end], 1)
     place = torch.arange(2 * longest + 1, device=x.device).expand(labels.shape)
-    of_rows = torch.tensor([list(lengths), list(steps)], dtype=torch.int32, device=x.device)
     inside = place <= 2 * of_rows[0].unsqueeze(1)
     labels = torch.where(inside, labels, torch.full_like(labels, blank))
     before = torch.cat([torch.full_like(labels[:, :2], blank), labels[:, :-2]], 1)[:, : labels.shape[1]]
@@ -83,11 +87,14 @@ def _paths(x: Tensor, a: _Alignment, backward: bool) -> tuple[Tensor, Tensor]:
     return scores, torch_xla._XLAC._xla_user_computation("xla::alignments", [scores, a.skips, flags, first], made)[0]
 
 
+def _prepare(x: Tensor, targets: Tensor, steps: Sequence[int], lengths: Sequence[int], blank: int, _: bool) -> tuple:
+    return x, targets, *_held(x, steps, lengths), blank
+
+
 @only(lambda x, targets, steps, lengths, blank, zero_infinity: _lengths(x, targets, steps, lengths))
-def ctc_loss(
-    x: Tensor, targets: Tensor, steps: Sequence[int], lengths: Sequence[int], blank: int, zero_infinity: bool
-) -> tuple[Tensor, Tensor]:
-    a = _aligned(x, targets, steps, lengths, blank)
+@prepared(_prepare)
+def ctc_loss(x: Tensor, targets: Tensor, of_rows: Tensor, longest: int, blank: int) -> tuple[Tensor, Tensor]:
+    a = _aligned(x, targets, of_rows, longest, blank)
     _, forward = _paths(x, a, False)
     last = (a.steps.long() - 1).reshape(1, -1, 1).expand(1, *a.labels.shape)
     ending = torch.gather(forward, 0, last)[0]
@@ -99,19 +106,24 @@ def ctc_loss(
     return loss, forward.transpose(0, 1)
 
 
+def _prepare_backward(grad: Tensor, x: Tensor, targets: Tensor, steps: Sequence, lengths: Sequence, *rest) -> tuple:
+    return grad, x, targets, *_held(x, steps, lengths), *rest
+
+
 @only(lambda grad, x, targets, steps, lengths, *_: _lengths(x, targets, steps, lengths))
+@prepared(_prepare_backward)
 def ctc_loss_backward(
     grad: Tensor,
     x: Tensor,
     targets: Tensor,
-    steps: Sequence[int],
-    lengths: Sequence[int],
+    of_rows: Tensor,
+    longest: int,
     loss: Tensor,
     forward: Tensor,
     blank: int,
     zero_infinity: bool,
 ) -> Tensor:
-    a = _aligned(x, targets, steps, lengths, blank)
+    a = _aligned(x, targets, of_rows, longest, blank)
     scores, backward = _paths(x, a, True)
     share = torch.exp(forward.transpose(0, 1) + backward + loss.reshape(1, -1, 1) - scores)
     share = torch.where(scores == -math.inf, torch.zeros_like(share), share)
@@ -123,16 +135,29 @@ def ctc_loss_backward(
     return torch.where(step < a.steps.reshape(1, -1, 1), found, torch.zeros_like(found))
 
 
-def _read(*lengths: Tensor) -> list[list[int]]:
-    """Lengths that are tensors are read, as torch's own kernel reads them: it checks them."""
-    return [t.reshape(-1).cpu().tolist() for t in lengths]
+# Lengths that are tensors are read, as torch's own kernel reads them: it checks them.
 
 
-def ctc_loss_of_tensors(x: Tensor, targets: Tensor, steps: Tensor, lengths: Tensor, blank: int, zero_infinity: bool):
-    numbers = _read(steps, lengths)
-    return ctc_loss(x, targets, *numbers, blank, zero_infinity) if _lengths(x, targets, *numbers) else NotImplemented
+def _read(x: Tensor, targets: Tensor, *lengths: Tensor) -> Optional[list[list[int]]]:
+    numbers = [t.reshape(-1).cpu().tolist() for t in lengths]
+    return numbers if _lengths(x, targets, *numbers) else None
 
 
-def ctc_loss_backward_of_tensors(grad: Tensor, x: Tensor, targets: Tensor, steps: Tensor, lengths: Tensor, *rest):
-    numbers = _read(steps, lengths)
-    return ctc_loss_backward(grad, x, targets, *numbers, *rest) if _lengths(x, targets, *numbers) else NotImplemented
+def _prepare_of_tensors(x: Tensor, targets: Tensor, steps: Tensor, lengths: Tensor, *rest):
+    numbers = _read(x, targets, steps, lengths)
+    return NotImplemented if numbers is None else _prepare(x, targets, *numbers, *rest)
+
+
+def _prepare_backward_of_tensors(grad: Tensor, x: Tensor, targets: Tensor, steps: Tensor, lengths: Tensor, *rest):
+    numbers = _read(x, targets, steps, lengths)
+    return NotImplemented if numbers is None else _prepare_backward(grad, x, targets, *numbers, *rest)
+
+
+@prepared(_prepare_of_tensors)
+def ctc_loss_of_tensors(*arguments):
+    return ctc_loss(*arguments)
+
+
+@prepared(_prepare_backward_of_tensors)
+def ctc_loss_backward_of_tensors(*arguments):
+    return ctc_loss_backward(*arguments)

@@ -62,6 +62,27 @@ def _unwrapped(x: Tensor) -> Tensor:
 _MOST = 4096
 
 
+def _is_number(operand: Any) -> bool:
+    """Whether an operand of a graph is a number of the function's own, which torch_xla takes for data."""
+    return isinstance(operand, Tensor) and operand.dim() == 0
+
+
+def _with_constants(name: str, computation: Any, operands: list[Tensor], are_numbers: list[bool]) -> Any:
+    """The computation with constants for the operands that are numbers: less is passed to it, and XLA folds more."""
+    from torch_xla.core.xla_builder import _PT_XLA_TYPE_MAP, Op, create_computation, mkshape
+
+    kinds = list(zip(operands, are_numbers, strict=True))
+    values = iter(torch_xla._XLAC._xla_get_cpu_tensors([t for t, is_number in kinds if is_number]))
+
+    def called(*given: Any) -> Any:
+        left, builder = iter(given), given[0].builder()
+        all_of_them = [Op.constant(builder, next(values)) if is_number else next(left) for is_number in are_numbers]
+        return Op.call(computation, all_of_them)
+
+    shapes = [mkshape(_PT_XLA_TYPE_MAP[t.dtype], tuple(t.shape)) for t, is_number in kinds if not is_number]
+    return create_computation(name, called, shapes)
+
+
 class _Graph:
     """The graph of ``function(*arguments)``: of tensors of these shapes and dtypes, and of all else as it is.
 
@@ -95,12 +116,16 @@ class _Graph:
         if not captured:
             return  # what is the same for all tensors has no operands
         # In the order of the parameters: the number of an argument, or a tensor that the function reads besides.
-        self._operands: list = [captured.get(i) for i in range(len(captured))]
+        operands: list = [captured.get(i) for i in range(len(captured))]
         for number, tensor in enumerate(placeholders):
             parameter = context.tensor_parameter_id(tensor)
             if parameter != -1:
-                self._operands[parameter] = number
-        self.computation = xla_builder.computation_from_module_proto(name, context.hlo())
+                operands[parameter] = number
+        self._operands = [o for o in operands if not _is_number(o)]
+        if self._operands:
+            made = xla_builder.computation_from_module_proto(name, context.hlo())
+            tensors = [placeholders[o] if isinstance(o, int) else o for o in operands]
+            self.computation = _with_constants(name, made, tensors, [_is_number(o) for o in operands])
 
     def __call__(self, tensors: list[Tensor]) -> Any:
         operands = [tensors[o] if isinstance(o, int) else o for o in self._operands]

@@ -1,4 +1,4 @@
-"""Random numbers of distributions, from XLA's generator."""
+"""Random numbers of distributions that tensors tell, from XLA's generator."""
 
 import math
 from collections.abc import Callable
@@ -10,47 +10,8 @@ from torch import Tensor
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import only
+from .common import drawn, exponential, only, uniform
 from .gamma import distance, stirling_rest
-from .graphs import by_its_graph
-
-EACH_TIME = True
-"""Each call draws other numbers."""
-
-
-def _waits(x: Tensor) -> Tensor:
-    """Exponential variates in float32, or in float64 for a tensor of it."""
-    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
-    return torch.empty_like(x, dtype=dtype).exponential_()
-
-
-@only(lambda x, median, sigma, generator: generator is None and sigma > 0 and x.is_floating_point())
-def cauchy(x: Tensor, median: float, sigma: float, generator: Any) -> Tensor:
-    return median + sigma * torch.tan(math.pi * (torch.empty_like(x).uniform_() - 0.5))
-
-
-def _counts(x: Tensor, p: float, generator: Any) -> bool:
-    # Rarer events are so far apart that a narrow integer does not hold the numbers.
-    return generator is None and 1e-5 < p < 1 and (x.is_floating_point() or x.dtype in (torch.int32, torch.int64))
-
-
-@only(_counts)
-def geometric(x: Tensor, p: float, generator: Any) -> Tensor:
-    return torch.ceil(_waits(x) / -math.log1p(-p)).clamp(min=1).to(x.dtype)
-
-
-@only(lambda x, mean, std, generator: generator is None and std > 0 and x.is_floating_point())
-def log_normal(x: Tensor, mean: float, std: float, generator: Any) -> Tensor:
-    return torch.exp(torch.empty_like(x).normal_(mean, std))
-
-
-@only(lambda x, noise, lower, upper, training, generator: generator is None and x.is_floating_point())
-def rrelu(x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, generator: Any):
-    if not training:
-        return torch.where(x >= 0, x, x * ((lower + upper) / 2)), noise.clone()
-    drawn = torch.empty_like(x).uniform_(lower, upper) if upper > lower else torch.full_like(x, lower)
-    slope = torch.where(x <= 0, drawn, torch.ones_like(x))
-    return x * slope, slope
 
 
 def _is_drawn(x: Tensor, generator: Any) -> bool:
@@ -61,24 +22,23 @@ _ROUNDS = 6
 """So many candidates are drawn at once; for two of 100 million gamma variates none is accepted."""
 
 
-def _uniform(x: Tensor, *sizes: int) -> Tensor:
-    """Uniform variates above 0."""
-    return 1 - x.new_empty([*sizes, *x.shape]).uniform_()
-
-
 def _accepted(candidates: Tensor, accepted: Tensor) -> Tensor:
     """The first accepted one along dimension 0."""
-    first = accepted.to(torch.int32).argmax(0, keepdim=True)
-    return torch.gather(candidates, 0, first).squeeze(0)
+    found = candidates[-1]
+    for candidate, is_taken in zip(candidates.flip(0).unbind(), accepted.flip(0).unbind(), strict=True):
+        found = torch.where(is_taken, candidate, found)
+    return found
 
 
-def _draws_of_gamma(alpha: Tensor) -> tuple[Tensor, ...]:
-    return alpha, alpha.new_empty([_ROUNDS, *alpha.shape]).normal_(), _uniform(alpha, _ROUNDS + 1)
+def _more(numbers: Tensor, count: int) -> Tensor:
+    made = loops.more_numbers(Operand.of(numbers), count)
+    return torch_xla._XLAC._xla_user_computation("xla::more_numbers", [numbers], made)[0]
 
 
-def _log_gamma_variates(alpha: Tensor, normal: Tensor, uniform: Tensor) -> Tensor:
+def _log_gamma_variates(alpha: Tensor, numbers: Tensor) -> Tensor:
     """Logarithms of variates, by Marsaglia and Tsang: of α < 1 by that of α + 1."""
-    chances, boost = uniform[:-1], uniform[-1]
+    chances, sizes, angles, boost = _more(numbers, 3 * _ROUNDS + 1).split([_ROUNDS, _ROUNDS, _ROUNDS, 1])
+    normal, boost = torch.sqrt(-2 * torch.log(sizes)) * torch.cos(2 * math.pi * angles), boost.squeeze(0)
     small = alpha < 1
     d = torch.where(small, alpha + 1, alpha) - 1 / 3
     root = 1 + normal / (3 * torch.sqrt(d))
@@ -89,22 +49,16 @@ def _log_gamma_variates(alpha: Tensor, normal: Tensor, uniform: Tensor) -> Tenso
     return torch.where(small, found + torch.log(boost) / alpha, found)
 
 
-def _gamma(*draws: Tensor) -> Tensor:
-    return torch.exp(_log_gamma_variates(*draws)).clamp(min=torch.finfo(draws[0].dtype).tiny)
-
-
 @only(_is_drawn)
-def standard_gamma(alpha: Tensor, generator: Any) -> Tensor:
-    return by_its_graph("standard_gamma", _gamma, _draws_of_gamma(alpha))
-
-
-def _dirichlet(*draws: Tensor) -> Tensor:
-    return torch.softmax(_log_gamma_variates(*draws), -1).clamp(min=torch.finfo(draws[0].dtype).tiny)
+@drawn(uniform(2))
+def standard_gamma(alpha: Tensor, numbers: Tensor) -> Tensor:
+    return torch.exp(_log_gamma_variates(alpha, numbers)).clamp(min=torch.finfo(alpha.dtype).tiny)
 
 
 @only(lambda alpha, generator: _is_drawn(alpha, generator) and alpha.dim() > 0)
-def sample_dirichlet(alpha: Tensor, generator: Any) -> Tensor:
-    return by_its_graph("sample_dirichlet", _dirichlet, _draws_of_gamma(alpha))
+@drawn(uniform(2))
+def sample_dirichlet(alpha: Tensor, numbers: Tensor) -> Tensor:
+    return torch.softmax(_log_gamma_variates(alpha, numbers), -1).clamp(min=torch.finfo(alpha.dtype).tiny)
 
 
 _FEW, _INVERTED = 10, 48
@@ -113,10 +67,8 @@ _FEW, _INVERTED = 10, 48
 _TRIED = 12
 """Of candidates for a count three quarters and more are accepted: one of them, but for one count of 10 million."""
 
-
-def _draws_of_counts(x: Tensor) -> Tensor:
-    """Uniform variates: for inversion the last one, and for places and chances of candidates the others."""
-    return _uniform(x, 2 * _TRIED + 1)
+_NUMBERS = 2 * _TRIED + 1
+"""The places of candidates, their chances, and one for inversion."""
 
 
 def _inverted(uniform: Tensor, first: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -125,10 +77,10 @@ def _inverted(uniform: Tensor, first: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _by_rejection(
-    uniform: Tensor, a: Tensor, spread: Tensor, centre: Tensor, hat: Tensor, log_probability: Callable
+    numbers: Tensor, a: Tensor, spread: Tensor, centre: Tensor, hat: Tensor, log_probability: Callable
 ) -> Tensor:
     """Counts by Hörmann's transformed rejection with squeeze: a, b, c and α are his."""
-    places, chances = uniform[:_TRIED] - 0.5, uniform[_TRIED:-1]
+    places, chances = numbers[:_TRIED] - 0.5, numbers[_TRIED:-1]
     edge = (0.5 - places.abs()).clamp(min=1e-7)
     counts = torch.floor((2 * a / edge + spread) * places + centre)
     chance = torch.log(chances * hat / (a / (edge * edge) + spread))
@@ -157,19 +109,16 @@ def _log_poisson(k: Tensor, rate: Tensor) -> Tensor:
     return torch.where(k >= 0, -_deviation(k, rate) - _log_factorial_rest(k), -math.inf)
 
 
-def _poisson(rate: Tensor, uniform: Tensor) -> Tensor:
-    few = rate < _FEW
+@only(_is_drawn)
+@drawn(uniform(2))
+def poisson(rate: Tensor, numbers: Tensor) -> Tensor:
+    few, numbers = rate < _FEW, _more(numbers, _NUMBERS)
     low, high = torch.where(few, rate, 1.0), torch.where(few, float(_FEW), rate)
     spread = 0.931 + 2.53 * torch.sqrt(high)
     hat = 1.1239 + 1.1328 / (spread - 3.4)
-    many = _by_rejection(uniform, -0.059 + 0.02483 * spread, spread, high + 0.43, hat, lambda k: _log_poisson(k, high))
-    found = torch.where(few, _inverted(uniform[-1], torch.exp(-low), low, torch.zeros_like(low)), many.clamp(min=0))
+    many = _by_rejection(numbers, -0.059 + 0.02483 * spread, spread, high + 0.43, hat, lambda k: _log_poisson(k, high))
+    found = torch.where(few, _inverted(numbers[-1], torch.exp(-low), low, torch.zeros_like(low)), many.clamp(min=0))
     return torch.where(rate >= 0, found, math.nan)
-
-
-@only(_is_drawn)
-def poisson(rate: Tensor, generator: Any) -> Tensor:
-    return by_its_graph("poisson", _poisson, (rate, _draws_of_counts(rate)))
 
 
 def _log_binomial(k: Tensor, n: Tensor, p: Tensor) -> Tensor:
@@ -179,20 +128,22 @@ def _log_binomial(k: Tensor, n: Tensor, p: Tensor) -> Tensor:
     return torch.where((k >= 0) & (left >= 0), found, -math.inf)
 
 
-def _binomial(n: Tensor, p: Tensor, uniform: Tensor) -> Tensor:
+@only(lambda n, p, generator: _is_drawn(n, generator) and n.dtype == p.dtype)
+@drawn(uniform(2))
+def binomial(n: Tensor, p: Tensor, numbers: Tensor) -> Tensor:
     taken = (n >= 0) & (p >= 0) & (p <= 1)
     count = torch.where(taken, torch.floor(n), 0.0)
     rarer = torch.where(taken, torch.where(p > 0.5, 1 - p, p), 0.0)
-    few = count * rarer < _FEW
+    few, numbers = count * rarer < _FEW, _more(numbers, _NUMBERS)
     odds = rarer / (1 - rarer)
     first = torch.exp(count * torch.log1p(-rarer))
-    low = _inverted(uniform[-1], torch.where(few, first, 1.0), count * odds, odds)
+    low = _inverted(numbers[-1], torch.where(few, first, 1.0), count * odds, odds)
     many, chance = torch.where(few, 4.0 * _FEW, count), torch.where(few, 0.5, rarer)
     deviation = torch.sqrt(many * chance * (1 - chance))
     spread = 1.15 + 2.53 * deviation
     peak = _log_binomial(torch.floor((many + 1) * chance), many, chance)
     high = _by_rejection(
-        uniform,
+        numbers,
         -0.0873 + 0.0248 * spread + 0.01 * chance,
         spread,
         many * chance + 0.5,
@@ -203,18 +154,34 @@ def _binomial(n: Tensor, p: Tensor, uniform: Tensor) -> Tensor:
     return torch.where(taken, torch.where(p > 0.5, count - found, found), math.nan)
 
 
-@only(lambda n, p, generator: _is_drawn(n, generator) and n.dtype == p.dtype)
-def binomial(n: Tensor, p: Tensor, generator: Any) -> Tensor:
-    n, p = torch.broadcast_tensors(n, p)
-    return by_its_graph("binomial", _binomial, (n, p, _draws_of_counts(n)))
+_FEW_SAMPLES = 8
+"""So many are drawn one after the other: a number for each sample is drawn, and not one for each weight."""
 
 
-def _soonest(weights: Tensor, waits: Tensor, samples: int) -> Tensor:
-    """The smallest of exponential variates with the rates ``weights`` are a sample without replacement."""
-    return torch.topk(weights / waits, samples, -1)[1]
+def _of_multinomial(weights: Tensor, samples: int, *_: Any) -> Tensor:
+    sizes = (*weights.shape[:-1], samples) if samples <= _FEW_SAMPLES else weights.shape
+    return weights.new_empty(sizes).uniform_()
 
 
-def multinomial(weights: Tensor, samples: int, replacement: bool, generator: Any) -> Tensor:
-    if weights.numel() == 0 or samples > weights.shape[-1] or not weights.is_floating_point():
-        return NotImplemented  # an error of torch
-    return by_its_graph("multinomial", _soonest, (weights, torch.empty_like(weights).exponential_(), samples))
+def _is_sampled(weights: Tensor, samples: int, replacement: bool, generator: Any) -> bool:
+    return weights.numel() > 0 and samples <= weights.shape[-1] and weights.is_floating_point()
+
+
+@only(_is_sampled)
+@drawn(_of_multinomial)
+def multinomial(weights: Tensor, samples: int, replacement: bool, numbers: Tensor) -> Tensor:
+    """Without replacement."""
+    if samples > _FEW_SAMPLES:
+        # The smallest of exponential variates with the weights as their rates.
+        return torch.topk(weights / exponential(numbers), samples, -1)[1]
+    count = weights.shape[-1]
+    place = torch.arange(count, dtype=torch.int32, device=weights.device)
+    found = []
+    for number in numbers.split(1, -1):
+        sums = weights.cumsum(-1)
+        # The first place beyond the number, or the first: sums that are rounded never choose a weight of 0.
+        beyond = torch.where(sums > number * sums[..., -1:], count, 0)
+        rank = torch.where(weights > 0, beyond + count - place, 0).amax(-1, keepdim=True)
+        found.append(torch.remainder(2 * count - rank, count))
+        weights = torch.where(place == found[-1], 0.0, weights)
+    return torch.cat(found, -1).long()

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/bincount.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scatter_add.h>
@@ -108,7 +109,10 @@ void histc(Call& call) {
 
 // ---- bincount
 
-// self, weights, minlength: the number of bins is read from the device, and nothing else.
+// So many elements are read as soon as their extremes, and counted sooner on the host.
+constexpr int64_t kReadWhole = 4096;
+
+// self, weights, minlength: of many elements only the number of bins is read from the device.
 void bincount(Call& call) {
   const Tensor self = call.tensor(0);
   const bool are_integers = c10::isIntegralType(self.scalar_type(), /*includeBool=*/false);
@@ -117,6 +121,9 @@ void bincount(Call& call) {
   const bool has_weights = is_tensor(call[1]);
   if (has_weights && call.tensor(1).sizes() != self.sizes()) return call.on_the_cpu();
   const Below below;
+  if (!has_weights && self.numel() <= kReadWhole) {
+    return call.answer(at::bincount(self.cpu(), {}, least).to(self.device()));
+  }
   const Tensor index = self.to(ScalarType::Long);
   const Tensor extremes = at::stack({index.min(), index.max()}).cpu();
   TORCH_CHECK(extremes[0].item<int64_t>() >= 0,
