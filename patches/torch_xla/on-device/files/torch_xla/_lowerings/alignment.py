@@ -13,6 +13,7 @@ from torch_xla._hlo_module import Operand
 from . import loops
 from .common import only, prepared
 
+
 class _Alignment(NamedTuple):
     """Targets [B, L] with blanks around each, which of them a path may come to from two places before, and lengths."""
 
