@@ -54,6 +54,8 @@ PROGRAMS = {
     "det, transposed": lambda x: torch.linalg.det(x.mT) * x.sum(),
     "slogdet": lambda x: torch.linalg.slogdet(x).logabsdet,
     "slogdet, transposed": lambda x: torch.linalg.slogdet(x.mT).logabsdet * x.sum(),
+    "lstsq": lambda x: torch.linalg.lstsq(x[..., :3], x, driver="gels").solution,
+    "lstsq, wide": lambda x: torch.linalg.lstsq(x[..., :3, :], x[..., :3, :2], driver="gels").solution,
     "solve_ex": lambda x: torch.linalg.solve_ex(x, x.flip(-1)).result,
     "solve_ex, transposed": lambda x: torch.linalg.solve_ex(x.mT, x.flip(-1)).result,
     "solve_ex, right": lambda x: torch.linalg.solve_ex(x, x[0].flip(-1), left=False).result,
@@ -67,6 +69,9 @@ PROGRAMS = {
 
 #: Functions of which the results are compared. Their tensors are moved by ``at``.
 RESULTS = {
+    "residuals of lstsq": lambda at: torch.linalg.lstsq(at(A[..., :3]), at(A[..., 3:]), driver="gels"),
+    "lstsq of vectors": lambda at: torch.linalg.lstsq(at(A.double()[..., :3]), at(A.double()[..., 3]), driver="gels"),
+    "cholesky_ex of zero": lambda at: torch.linalg.cholesky_ex(at(torch.zeros(1, 1))),
     "lu_factor_ex": lambda at: torch.linalg.lu_factor_ex(at(A)),
     "lu_factor_ex, singular": lambda at: torch.linalg.lu_factor_ex(at(torch.zeros(3, 3))),
     "equal candidates for a pivot": lambda at: torch.linalg.lu_factor_ex(at(torch.tensor([[1.0, 2], [-1, 3], [1, 4]]))),
@@ -178,11 +183,9 @@ def test_a_decomposition_is_one_operation():
     assert_expected_inline(
         ir(torch.linalg.lu_factor_ex(x).LU),
         """\
-%0 = s64[] xla::device_data()
-%1 = s32[] xla::device_data()
-%2 = f32[2,5,5] xla::device_data()
-%3 = (f32[2,5,5], s32[2,5], s32[2]) xla::linalg_lu_factor_ex(%2, %1, %0)
-return %3
+%0 = f32[2,5,5] xla::device_data()
+%1 = (f32[2,5,5], s32[2,5], s32[2]) xla::linalg_lu_factor_ex(%0)
+return %1
 """,
     )
 

@@ -30,9 +30,12 @@ def images(*shape):
 
 
 X = images(2, 4, 5, 7)
+ROW = X[0, 0, :, 0]
 INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
 LABELS = torch.tensor([[1, 2, 3], [2, 2, 4], [3, 1, 1], [4, 2, 1], [5, 5, 5]])
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
+
+HASHED = [SPECIAL, X.bfloat16(), INDEX.to(torch.int8), INDEX - 3, INDEX > 1, torch.tensor([1e-42, 2.0])]
 
 #: Functions, and operands of which one is on the CPU.
 CPU_OPERANDS = {
@@ -119,6 +122,15 @@ PROGRAMS = {
     "erfcx": lambda x: torch.special.erfcx(x * 9 - 2),
     "i0": lambda x: torch.special.i0(x * 12),
     "i1e": lambda x: torch.special.i1e(x * 12),
+    "weight_norm": lambda x: torch._weight_norm(x[0] - 0.3, x[0, :, :1, :1] + 1, 0),
+    "weight_norm, last": lambda x: torch._weight_norm(x[0] - 0.3, x[0, :1, :1] + 1, 2),
+    "fake_quantize_per_tensor": lambda x: torch.fake_quantize_per_tensor_affine(x * 9 - 1, 0.1, 3, 0, 60),
+    "fake_quantize_per_tensor, tensors": lambda x: torch.fake_quantize_per_tensor_affine(
+        x * 9 - 1, torch.tensor(0.1).to(x.device), torch.tensor(3, dtype=torch.int32).to(x.device), 0, 60
+    ),
+    "fake_quantize_per_channel": lambda x: torch.fake_quantize_per_channel_affine(
+        x * 9 - 1, (ROW + 0.1).to(x.device), torch.arange(5, dtype=torch.int32).to(x.device), 2, 0, 20
+    ),
     "igamma": lambda x: torch.igamma(x.detach().flip(0) * 40, x * 40 + 0.1),
     "igammac": lambda x: torch.igammac(x.detach().flip(0) * 3, x * 4 + 0.1),
     "sums of segments": lambda x: segments(x, "sum", lengths=[[1, 0, 4, 2]] * 8),
@@ -191,6 +203,25 @@ RESULTS = {
     "angle": lambda at: at(SPECIAL[[0, 2, 3, 4, 6]]).angle(),
     "nonzero_static": lambda at: torch.nonzero_static(at(INDEX), size=4),
     "ifft of three dimensions": lambda at: torch.fft.ifftn(torch.complex(at(X), at(X)), dim=(1, 2, 3)),
+    "weight_norm of bfloat16": lambda at: torch._weight_norm_interface(
+        at(X[0].bfloat16()), at(X[0, :, :1, :1].bfloat16()), 0
+    ),
+    "weight_norm of zeros": lambda at: torch._weight_norm_interface(at(torch.zeros(2, 3)), at(torch.ones(2, 1)), 0),
+    "fake quantization of special values": lambda at: torch.ops.aten.fake_quantize_per_tensor_affine_cachemask(
+        at(SPECIAL[[0, 1, 2, 3, 6, 7]]), 0.1, 3, 0, 25
+    ),
+    "fake quantization of bfloat16": lambda at: torch.ops.aten.fake_quantize_per_channel_affine_cachemask(
+        at(X[0].bfloat16() * 9), at(ROW + 0.1), at(torch.arange(5, dtype=torch.int32)), 1, -9, 20
+    ),
+    "fake quantization of no number and of one": lambda at: (
+        torch.fake_quantize_per_tensor_affine(at(X[:0]), 0.1, 3, 0, 25),
+        torch.fake_quantize_per_tensor_affine(at(torch.tensor(1.26)), 0.1, 3, 0, 25),
+    ),
+    "fake quantization that is off": lambda at: (
+        torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+            at(X), at(torch.tensor([0.1])), at(torch.tensor([3])), at(torch.zeros(1, dtype=torch.int64)), 0, 5
+        )
+    ),
     "gamma functions at special values": lambda at: (at(SPECIAL).lgamma(), at(SPECIAL).digamma()),
     "Bessel functions": lambda at: (torch.special.bessel_j0(at(X * 9)), torch.special.bessel_y1(at(X * 9))),
     "modified Bessel functions": lambda at: torch.special.scaled_modified_bessel_k1(at(X * 9)),
@@ -233,6 +264,16 @@ RESULTS = {
     "empty": lambda at: F.unfold(at(X[:0]), 2),
     "0-d": lambda at: at(torch.tensor(2.5)).median(0),
 }
+
+if hasattr(torch, "hash_tensor"):  # since 2.9
+    RESULTS |= {
+        "hash_tensor": lambda at: tuple(torch.hash_tensor(at(x)).to(torch.int64) for x in HASHED),
+        "hash_tensor of dimensions": lambda at: (
+            torch.hash_tensor(at(X), dim=(0, 2)).to(torch.int64),
+            torch.hash_tensor(at(X), dim=1, keepdim=True).to(torch.int64),
+            torch.hash_tensor(at(X[0, 0, 0, 0])).to(torch.int64),
+        ),
+    }
 
 
 def on_the_cpu(results):

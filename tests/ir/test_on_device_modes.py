@@ -19,6 +19,9 @@ fails_on_stock = pytest.mark.fails_on_stock
 #: Their forward pass leaves the device on stock wheels.
 SOME = ["grid_sample", "huber_loss", "lgamma", "igamma", "median", "logcumsumexp", "adaptive_avg_pool2d"]
 
+SOME_SHARDED = ["bilinear", "dilated max_pool2d", "grid_sample", "lgamma", "logcumsumexp", "median", "unfold", "glu"]
+MATRICES = ["cholesky_ex", "cholesky_solve", "det", "lu", "lu_factor_ex", "slogdet", "solve_ex", "solve_triangular"]
+
 
 @fails_on_stock
 @pytest.mark.parametrize("name", SOME)
@@ -52,30 +55,67 @@ def test_autocast_does_not_act_within_an_operator(name):
 
 
 SPMD = """
-import sys
+import importlib, sys
 from pathlib import Path
 from castoff.audit import partitions
 partitions.dump_to(Path(sys.argv[1]))
 import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
 from torch_xla.debug import metrics
 torch_xla.runtime.use_spmd()
-from test_on_device import PROGRAMS
+programs, sizes = getattr(importlib.import_module(sys.argv[2]), sys.argv[3]), eval(sys.argv[4])
 mesh = xs.Mesh(numpy.arange(4), (4,), ("data",))
-for name in sys.argv[2:]:
-    x = torch.rand(8, 4, 5, 7).to("xla")
-    xs.mark_sharding(x, mesh, ("data", None, None, None))
+shard = "f32[" + ",".join(map(str, (sizes[0] // 4, *sizes[1:]))) + "]"
+for name in sys.argv[5:]:
+    x = torch.rand(sizes).to("xla")
+    xs.mark_sharding(x, mesh, ("data", *[None] * (len(sizes) - 1)))
     x.requires_grad_()
     torch_xla.sync()
-    y = PROGRAMS[name](x)
+    y = programs[name](x)
     (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
     text = partitions.partitioned([y.detach(), grad])
-    assert "f32[2,4,5,7]" in text and "all-gather(" not in text and "all-reduce(" not in text, (name, text)
+    assert shard in text and "all-gather(" not in text and "all-reduce(" not in text, (name, text)
     torch_xla.sync()
 assert metrics.executed_fallback_ops() == []
 """
 
+#: Of tensors, some of which have a batch, and are transformed along others of their dimensions.
+TRANSFORMS = {
+    "rfft": lambda x: torch.fft.rfft(x).abs(),
+    "irfft": lambda x: torch.fft.irfft(torch.complex(x, x), 11),
+    "fft2": lambda x: torch.fft.fft2(x).real,
+    "fft of another dimension": lambda x: torch.fft.ifft(torch.complex(x, x), dim=1).imag,
+}
+
+SHARDED = {
+    "images": ("test_on_device", "PROGRAMS", (8, 4, 5, 7), SOME_SHARDED),
+    "matrices": ("test_linalg_on_device", "PROGRAMS", (8, 5, 5), MATRICES),
+    "transforms": ("test_on_device_modes", "TRANSFORMS", (8, 4, 6), TRANSFORMS),
+}
+
 
 @fails_on_stock
-def test_sharded_tensors_are_not_gathered(tmp_path):
-    names = ["bilinear", "dilated max_pool2d", "grid_sample", "lgamma", "logcumsumexp", "median", "unfold", "glu"]
-    run("-c", SPMD, tmp_path, *names, CPU_NUM_DEVICES="4", PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+@pytest.mark.parametrize("name", SHARDED)
+def test_sharded_tensors_are_not_gathered(tmp_path, name):
+    module, programs, sizes, names = SHARDED[name]
+    path = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).resolve().parents[2])))
+    run("-c", SPMD, tmp_path, module, programs, repr(sizes), *names, CPU_NUM_DEVICES="4", PYTHONPATH=path)
+
+
+#: A result of numbers, the length of which is a product, and has a factor too large for one.
+LENGTHS = """
+import torch, torch_xla
+torch_xla.runtime.use_spmd()
+numbers = torch.Generator().manual_seed(0)
+for length in (1, 12, 131, 291):
+    x = torch.complex(*torch.randn(2, 3, length, generator=numbers))
+    for f in (torch.fft.fft, torch.fft.ifft, torch.fft.irfft, lambda x: torch.fft.rfft(x.real), torch.fft.fft2):
+        if f is torch.fft.irfft and length == 1:
+            continue
+        expected = f(x)
+        atol = 1e-6 * expected.abs().max().item()
+        torch.testing.assert_close(f(x.to("xla")).cpu(), expected, atol=atol, rtol=0)
+"""
+
+
+def test_transforms_of_sharded_tensors_have_their_values():
+    run("-c", LENGTHS, CPU_NUM_DEVICES="4")

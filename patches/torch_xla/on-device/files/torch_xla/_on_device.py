@@ -134,7 +134,11 @@ class _Operator:
         if not self._is_below_autograd:
             return self._function(*arguments)
         held = _on_one_device(arguments)
-        return NotImplemented if held is None else in_float32(self._result, *held)
+        if held is None:
+            return NotImplemented
+        if getattr(self._function, "keeps_dtypes", False):
+            return self._result(*held)
+        return in_float32(self._result, *held)
 
 
 def _kernel(name: str, place: str, key: str) -> Callable:
@@ -148,8 +152,8 @@ def _kernel(name: str, place: str, key: str) -> Callable:
 
 def _not_lowered() -> dict[str, str]:
     """The operators of LOWERED_SINCE that this release hands to the CPU."""
-    dump = torch._C._dispatch_dump
-    return {name: place for name, place in LOWERED_SINCE.items() if "RegisterXLA.cpp" not in dump(f"aten::{name}")}
+    dumps = {name: torch._C._dispatch_dump(f"aten::{name}") for name in LOWERED_SINCE}
+    return {name: LOWERED_SINCE[name] for name, dump in dumps.items() if dump and "RegisterXLA.cpp" not in dump}
 
 
 def install() -> None:

@@ -34,6 +34,12 @@ def prepared(prepare: Callable) -> Callable:
     return decorated
 
 
+def keeps_dtypes(function: Callable) -> Callable:
+    """A decorator: the function takes bfloat16 and float16 as they are, and returns what is to be returned."""
+    function.keeps_dtypes = True
+    return function
+
+
 def drawn(draw: Callable) -> Callable:
     """A decorator: in place of the generator, its last argument, the function takes what ``draw`` gives of all."""
     return prepared(lambda *arguments: (*arguments[:-1], draw(*arguments)))

@@ -8,6 +8,7 @@ from typing import Optional, Union
 import torch
 import torch_xla
 from torch import Tensor
+from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
 from . import loops
@@ -322,3 +323,19 @@ def xlog1py(x: Tensor, y: Tensor) -> Tensor:
 
 def zeros(size: Sequence[int], dtype, layout, device, pin_memory) -> Tensor:
     return torch.zeros(size, dtype=dtype, device=device)
+
+
+def _is_hashed(x: Tensor, dims: Sequence[int], keepdim: bool, mode: int) -> bool:
+    # TPUs have no bits of a double.
+    held = not x.is_complex() and (x.dtype != torch.float64 or runtime.device_type() == "CPU")
+    return held and mode == 0 and x.numel() > 0
+
+
+@only(_is_hashed)
+def hash_tensor(x: Tensor, dims: Sequence[int], keepdim: bool, mode: int) -> Tensor:
+    dims = sorted({d % x.dim() for d in dims} or range(x.dim()))
+    if not dims:
+        return hash_tensor(x.reshape(1), [0], False, mode)
+    made = loops.exclusive_or(Operand.of(x), tuple(dims))
+    found = torch_xla._XLAC._xla_user_computation("xla::exclusive_or", [x], made)[0].to(torch.uint64)
+    return found.reshape([1 if d in dims else n for d, n in enumerate(x.shape)]) if keepdim else found

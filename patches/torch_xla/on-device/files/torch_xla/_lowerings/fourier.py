@@ -1,13 +1,15 @@
 """Fourier transforms: HLO has them, and torch_xla's builder does not, so that each comes as a module of HLO."""
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
-from .instructions import instruction
+from .instructions import exact_matmul, instruction
 
 _FFT, _IFFT, _RFFT, _IRFFT = range(4)  # xla.FftType
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -17,8 +19,74 @@ _MOST_DIMENSIONS = 3
 """HLO transforms at most so many at once."""
 
 
+# ---- by products of matrices: XLA gathers what its own instruction transforms, along whatever dimension it is sharded.
+
+_DENSE = 128
+"""Lengths up to which, and factors of lengths, a transform is one product."""
+
+
+@functools.lru_cache
+def _factor(length: int) -> int:
+    return next(n for n in range(min(length, _DENSE), 0, -1) if length % n == 0)
+
+
+def _is_a_product(length: int) -> bool:
+    """Whether no prime factor of the length is too large."""
+    return length == 1 or (_factor(length) > 1 and _is_a_product(length // _factor(length)))
+
+
+def _roots(like: Tensor, rows: int, columns: int, length: int, sign: int) -> tuple[Tensor, Tensor]:
+    """cos and sin of ± 2 π i k / length, i below the rows and k below the columns."""
+    turns = torch.outer(torch.arange(rows), torch.arange(columns)) % length
+    angles = turns.double() * (sign * 2 * math.pi / length)
+    return tuple(t.to(like.dtype).to(like.device) for t in (angles.cos(), angles.sin()))
+
+
+def _product(x: Tensor, matrix: Tensor) -> Tensor:
+    return exact_matmul(x.reshape(1, -1, x.shape[-1]), matrix.unsqueeze(0)).reshape(x.shape)
+
+
+def _by_products(real: Tensor, imaginary: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    """The transform of the last dimension, of length n1 n2: of the columns, and then of the rows."""
+    length = real.shape[-1]
+    first = _factor(length)
+    second = length // first
+    parts = [t.reshape(*t.shape[:-1], first, second).mT for t in (real, imaginary)]
+    cos, sin = _roots(real, first, first, first, sign)
+    real = _product(parts[0], cos) - _product(parts[1], sin)
+    imaginary = _product(parts[0], sin) + _product(parts[1], cos)
+    if second > 1:
+        cos, sin = _roots(real, second, first, length, sign)
+        real, imaginary = real * cos - imaginary * sin, real * sin + imaginary * cos
+        real, imaginary = (t.mT for t in _by_products(real.mT, imaginary.mT, sign))
+    return tuple(t.reshape(*t.shape[:-2], length) for t in (real, imaginary))
+
+
+def _whole_spectrum(x: Tensor, length: int) -> Tensor:
+    """Of the half of it that determines a real result."""
+    rest = x[..., 1 : length - x.shape[-1] + 1].flip(-1)
+    return torch.cat([x, torch.ops.aten._conj_copy(rest)], -1)
+
+
+def _transformed_by_products(x: Tensor, kind: int, lengths: tuple[int, ...]) -> Tensor:
+    if kind == _RFFT:
+        x = torch.complex(x, torch.zeros_like(x))
+    elif kind == _IRFFT:
+        x = _whole_spectrum(x, lengths[-1])
+    is_inverse = kind in (_IFFT, _IRFFT)
+    for dim in range(-1, -len(lengths) - 1, -1):
+        real, imaginary = torch.view_as_real_copy(x.transpose(dim, -1)).unbind(-1)
+        x = torch.complex(*_by_products(real, imaginary, 1 if is_inverse else -1)).transpose(dim, -1)
+    if kind == _RFFT:
+        return x[..., : lengths[-1] // 2 + 1]
+    x = x * (1 / math.prod(lengths)) if is_inverse else x
+    return torch.view_as_real_copy(x)[..., 0] if kind == _IRFFT else x
+
+
 def _transformed(x: Tensor, kind: int, lengths: tuple[int, ...]) -> Tensor:
     """``x`` with its last dimensions transformed; the inverse transforms are divided by their lengths."""
+    if runtime.is_spmd() and all(map(_is_a_product, lengths)):
+        return _transformed_by_products(x, kind, lengths)
     sizes = list(x.shape)
     if kind == _RFFT:
         sizes[-1] = lengths[-1] // 2 + 1

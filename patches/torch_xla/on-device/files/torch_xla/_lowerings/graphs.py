@@ -62,6 +62,11 @@ def _unwrapped(x: Tensor) -> Tensor:
 _MOST = 4096
 
 
+def _as(result: Tensor, dtype: torch.dtype) -> Tensor:
+    """torch_xla takes the u64 that a computation returns for an int64."""
+    return result if result.dtype == dtype else result.to(dtype)
+
+
 def _is_number(operand: Any) -> bool:
     """Whether an operand of a graph is a number of the function's own, which torch_xla takes for data."""
     return isinstance(operand, Tensor) and operand.dim() == 0
@@ -108,7 +113,7 @@ class _Graph:
         found = [t for t in leaves if t is not None]  # a gradient that nobody wants is None
         if self.declines or not found or not all(isinstance(t, Tensor) for t in found):
             return
-        self._is_given = [t is not None for t in leaves]
+        self._dtypes = [None if t is None else t.dtype for t in leaves]
         context = torch_xla._XLAC.lowering.LoweringContext(name)
         context.set_name_string(name)
         context.build(found)
@@ -130,7 +135,8 @@ class _Graph:
     def __call__(self, tensors: list[Tensor]) -> Any:
         operands = [tensors[o] if isinstance(o, int) else o for o in self._operands]
         found = iter(torch_xla._XLAC._xla_user_computation(self._node, operands, self.computation))
-        return tree_unflatten([next(found) if given else None for given in self._is_given], self._structure)
+        results = [None if dtype is None else _as(next(found), dtype) for dtype in self._dtypes]
+        return tree_unflatten(results, self._structure)
 
 
 _graphs: dict = {}

@@ -1,6 +1,7 @@
 """Linear algebra: factorizations and what follows from them, of float32 and float64."""
 
 import math
+from typing import Optional
 
 import torch
 import torch_xla
@@ -92,9 +93,14 @@ def cholesky_ex(x: Tensor, upper: bool, check_errors: bool) -> tuple[Tensor, Ten
     if not x.numel():
         return x.clone(), torch.zeros(x.shape[:-2], dtype=torch.int32, device=x.device)
     lower = (x.mT if upper else x).tril()
-    found = _flat(torch.ops.aten.cholesky(lower, False))
-    fails = torch.isnan(found).any(-1).any(-1).to(torch.int32)
     whole = _flat(lower + lower.tril(-1).mT)
+    if runtime.is_spmd() and x.shape[-1] <= loops.BLOCK:
+        # XLA's own instruction gathers matrices that are sharded by the batch.
+        found = _computed("cholesky", loops.cholesky(Operand.of(whole)), whole)[0]
+    else:
+        found = _flat(torch.ops.aten.cholesky(lower, False))
+    # A pivot of 0 that is the last one leaves no NaN.
+    fails = (~(found.diagonal(0, -2, -1) > 0)).any(-1).to(torch.int32)
     made = loops.first_minor_not_positive(Operand.of(whole))
     info = _computed("minors", made, whole, fails)[0].reshape(x.shape[:-2])
     if check_errors:
@@ -177,13 +183,16 @@ def lu_unpack(x: Tensor, pivots: Tensor, unpack_data: bool, unpack_pivots: bool)
 def _reordered(x: Tensor, order: Tensor) -> Tensor:
     """The rows of x [..., M, N] in that order [..., M], the batches broadcast."""
     batch = torch.broadcast_shapes(x.shape[:-2], order.shape[:-1])
-    x, order = x.expand(*batch, *x.shape[-2:]), order.expand(*batch, order.shape[-1])
-    return torch.gather(x, -2, order.long().unsqueeze(-1).expand(x.shape))
+    if not math.prod((*batch, *x.shape[-2:])):
+        return x.expand(*batch, *x.shape[-2:])
+    flat = _flat(x.expand(*batch, *x.shape[-2:]))
+    order = order.expand(*batch, order.shape[-1]).reshape(flat.shape[:2]).to(torch.int32)
+    return _computed("reordered", loops.reordered(Operand.of(flat)), flat, order)[0].reshape(*batch, *x.shape[-2:])
 
 
 def _inverse(order: Tensor) -> Tensor:
-    number = torch.arange(order.shape[-1], device=order.device).expand(order.shape)
-    return torch.zeros_like(order, dtype=torch.int64).scatter(-1, order.long(), number)
+    number = torch.arange(order.shape[-1], dtype=torch.int32, device=order.device)
+    return torch.where(order.unsqueeze(-1) == number, number.unsqueeze(-1), 0).sum(-2, dtype=torch.int32)
 
 
 def _lu_solved(lu: Tensor, order: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
@@ -242,7 +251,7 @@ def slogdet(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @only(lambda a, b, left, check_errors: _is_square(a) and a.dtype == b.dtype)
 def solve_ex(a: Tensor, b: Tensor, left: bool, check_errors: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    vector = _is_vector(a, b)
     right = b.unsqueeze(-1) if vector else b
     found, pivots, order = _lu(a.mT)
     info = _zero_pivot(found)
@@ -309,6 +318,38 @@ def qr(x: Tensor, mode: str) -> tuple[Tensor, Tensor]:
     if mode == "complete":
         return _whole_q(packed, tau), packed.triu()
     return householder_product(packed[..., :count], tau), packed[..., :count, :].triu()
+
+
+def _is_vector(a: Tensor, b: Tensor) -> bool:
+    """Whether b is a vector for each matrix, as torch decides."""
+    return b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+
+
+def _is_of_full_rank(a: Tensor, b: Tensor, rcond: Optional[float], driver: Optional[str]) -> bool:
+    """The other drivers find the rank out, of which the shapes of their results depend."""
+    if driver != "gels" or b.dtype != a.dtype or not _is_here(a) or not (a.numel() and b.numel()):
+        return False
+    right = b.shape if _is_vector(a, b) else b.shape[:-1]
+    return b.dim() > 0 and right == a.shape[:-1]
+
+
+@only(_is_of_full_rank)
+def lstsq(a: Tensor, b: Tensor, rcond: Optional[float], driver: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    vector = _is_vector(a, b)
+    right = b.unsqueeze(-1) if vector else b
+    rows, columns = a.shape[-2:]
+    q, r = qr(a if rows >= columns else a.mT, "reduced")
+    nothing = a.new_zeros(0)
+    residuals = nothing
+    if rows >= columns:
+        along = exact_matmul(q.mT, right)
+        solution = _solved(r, along, True)
+        if rows > columns:
+            residuals = (right - exact_matmul(q, along)).square().sum(-2)
+    else:
+        solution = exact_matmul(q, _solved(r.mT, right, False))
+    solution = solution.squeeze(-1) if vector else solution
+    return solution, residuals, nothing.long(), nothing.clone()
 
 
 # ---- the matrix exponential

@@ -79,18 +79,19 @@ def _exchanged(x: Op, k: Op, mask: Op) -> Op:
 def _in_order(x: Op, index: Op) -> Op:
     """x [B, M, …] with its rows in the order of ``index`` [B, M]."""
     batch, height, *rest = x.shape().sizes
-    places = index + _iota(index, 0) * index.scalar_like(height)
-    found = mkop(
+    # Places of two numbers, the first of them the batch's: XLA sees that it may be sharded.
+    places = index.reshape((batch, height, 1))
+    places = Op.concat_in_dim([_iota(places, 0), places], 2)
+    return mkop(
         "Gather",
-        (x.reshape((batch * height, *rest)).op, places.reshape((batch * height, 1)).op),
-        offset_dims=tuple(range(1, 1 + len(rest))),
-        collapsed_slice_dims=(0,),
-        start_index_map=(0,),
-        index_vector_dim=1,
+        (x.op, places.op),
+        offset_dims=tuple(range(2, 2 + len(rest))),
+        collapsed_slice_dims=(0, 1),
+        start_index_map=(0, 1),
+        index_vector_dim=2,
         indices_are_sorted=False,
-        slice_sizes=(1, *rest),
+        slice_sizes=(1, 1, *rest),
     )
-    return found.reshape((batch, height, *rest))
 
 
 def _largest_below(column: Op, k: Op) -> Op:
@@ -214,6 +215,32 @@ def order_of(batch: int, pivots: int, rows: int):
         return _loop(_integer(numbers, pivots), [numbers, order], exchange)[1]
 
     return create_computation("order", whole, [mkshape("s32", (batch, pivots))])
+
+
+@functools.lru_cache(maxsize=256)
+def reordered(matrix: Operand):
+    """The rows of matrices [B, M, N] in the order [B, M]. A gather by torch's is not sharded by the batch."""
+    order = mkshape("s32", matrix.sizes[:2])
+    return create_computation("reordered", lambda a, index: _in_order(a, index), [_shape(matrix), order])
+
+
+@functools.lru_cache(maxsize=256)
+def cholesky(matrix: Operand):
+    """L of symmetric matrices [B, n, n]: NaN from the first pivot on that is not positive."""
+    batch, size, _ = matrix.sizes
+
+    def step(k: Op, a: Op, found: Op) -> list[Op]:
+        column = _row(a, k)
+        pivot = _like(column.dynamic_slice([_integer(k, 0), k], (batch, 1)).reshape((batch,)), column, (0,))
+        root = (pivot > pivot.zeros_like()).select(mkop("Sqrt", (pivot.op,)), pivot.scalar_like(math.nan))
+        lower = (_iota(column, 1) >= _like(k, column)).select(column / root, column.zeros_like())
+        rows, columns = _like(lower, a, (0, 1)), _like(lower, a, (0, 2))
+        return [a - rows * columns, (_iota(a, 2) == _like(k, a)).select(rows, found)]
+
+    def whole(a: Op) -> Op:
+        return _loop(_integer(a, size), [a, a.zeros_like()], step)[1]
+
+    return create_computation("cholesky", whole, [_shape(matrix)])
 
 
 @functools.lru_cache(maxsize=256)
@@ -344,6 +371,34 @@ def more_numbers(numbers: Operand, count: int):
         return (half + half.scalar_like(0.5)) * half.scalar_like(2.0**-23)
 
     return create_computation("numbers", whole, [_shape(numbers)])
+
+
+def _bits_of_double(x: Op) -> Op:
+    """The bits of a float32 as a double, as u64: TPUs have no doubles whose bits could be had."""
+    bits = x.bitcast("u32").cast("u64")
+    sign = bits / bits.scalar_like(2**31)
+    rest = bits - sign * bits.scalar_like(2**31)
+    moved = rest * bits.scalar_like(2**29)
+    # A float32 that is smaller than normal ones is a whole number of the smallest.
+    small = rest.cast("f32").bitcast("u32").cast("u64") * bits.scalar_like(2**29)
+    found = moved + bits.scalar_like(896 * 2**52)
+    found = (rest < bits.scalar_like(2**23)).select(small + bits.scalar_like(747 * 2**52), found)
+    found = (rest == bits.zeros_like()).select(bits.zeros_like(), found)
+    found = (rest >= bits.scalar_like(255 * 2**23)).select(moved + bits.scalar_like(1792 * 2**52), found)
+    return found + sign * bits.scalar_like(2**63)
+
+
+@functools.lru_cache(maxsize=256)
+def exclusive_or(numbers: Operand, dims: tuple[int, ...]):
+    """Of the bits of numbers as doubles or int64, as u64."""
+
+    def whole(x: Op) -> Op:
+        dtype = x.shape().dtype
+        wide = x if dtype == "f64" else x.cast("s64")
+        bits = _bits_of_double(x) if dtype == "f32" else wide.bitcast("u64")
+        return bits.reduce(Op.scalar(x.builder(), 0, "u64"), lambda a, b: a ^ b, dims)
+
+    return create_computation("exclusive_or", whole, [_shape(numbers)])
 
 
 def _shifted(x: Op, step: int) -> Op:

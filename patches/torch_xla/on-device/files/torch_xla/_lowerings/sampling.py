@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import drawn, exponential, only, uniform
+from .common import drawn, only, uniform
 from .gamma import distance, stirling_rest
 
 
@@ -155,12 +155,12 @@ def binomial(n: Tensor, p: Tensor, numbers: Tensor) -> Tensor:
 
 
 _FEW_SAMPLES = 8
-"""So many are drawn one after the other: a number for each sample is drawn, and not one for each weight."""
+"""So many are drawn one after the other: of each the first place where the sums of the weights are large enough."""
 
 
 def _of_multinomial(weights: Tensor, samples: int, *_: Any) -> Tensor:
-    sizes = (*weights.shape[:-1], samples) if samples <= _FEW_SAMPLES else weights.shape
-    return weights.new_empty(sizes).uniform_()
+    batch = weights.shape[:-1]
+    return weights.new_empty((*batch, samples) if samples <= _FEW_SAMPLES else (2, *batch)).uniform_()
 
 
 def _is_sampled(weights: Tensor, samples: int, replacement: bool, generator: Any) -> bool:
@@ -173,7 +173,8 @@ def multinomial(weights: Tensor, samples: int, replacement: bool, numbers: Tenso
     """Without replacement."""
     if samples > _FEW_SAMPLES:
         # The smallest of exponential variates with the weights as their rates.
-        return torch.topk(weights / exponential(numbers), samples, -1)[1]
+        waits = -torch.log(_more(numbers, weights.shape[-1]).movedim(0, -1))
+        return torch.topk(weights / waits, samples, -1)[1]
     count = weights.shape[-1]
     place = torch.arange(count, dtype=torch.int32, device=weights.device)
     found = []

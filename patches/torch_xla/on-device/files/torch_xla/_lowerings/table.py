@@ -108,6 +108,7 @@ TABLE = {
     "linalg_cholesky_ex": "linalg.cholesky_ex",
     "linalg_householder_product": "linalg.householder_product",
     "linalg_inv_ex": "linalg.inv_ex",
+    "linalg_lstsq": "linalg.lstsq",
     "linalg_lu": "linalg.lu",
     "linalg_lu_factor_ex": "linalg.lu_factor_ex",
     "linalg_lu_solve": "linalg.lu_solve",
@@ -174,6 +175,8 @@ TABLE = {
     "_ctc_loss_backward.Tensor": "alignment.ctc_loss_backward_of_tensors",
     "_cdist_backward": "distances.cdist_backward",
     "_pdist_backward": "distances.pdist_backward",
+    "_weight_norm_interface": "normalization.weight_norm",
+    "_weight_norm_interface_backward": "normalization.weight_norm_backward",
     "batch_norm_backward": "normalization.batch_norm_backward",
     "glu_backward": "losses.glu_backward",
     "huber_loss": "losses.huber_loss",
@@ -183,6 +186,10 @@ TABLE = {
     "multi_margin_loss_backward": "losses.multi_margin_loss_backward",
     "multilabel_margin_loss_backward": "losses.multilabel_margin_loss_backward",
     "multilabel_margin_loss_forward": "losses.multilabel_margin_loss",
+    # quantization
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "quantization.per_tensor_of_tensors",
+    "fake_quantize_per_channel_affine_cachemask": "quantization.per_channel",
+    "fake_quantize_per_tensor_affine_cachemask": "quantization.per_tensor",
     # sorting and searching
     "bucketize.Scalar": "selection.bucketize",
     "bucketize.Tensor": "selection.bucketize",
@@ -215,11 +222,12 @@ TABLE = {
     "histogram.bins_tensor": "histograms.histogram_of_bins",
 }
 
-#: Of operators that a release of torch_xla may lower itself: where it does not.
+#: Of operators that a release of torch_xla may lower itself, or torch not have: where these are for the CPU.
 LOWERED_SINCE = {
     "_conj_copy": "fourier.conj_copy",
     "bitwise_left_shift.Tensor": "elementwise.left_shift",
     "bitwise_right_shift.Tensor": "elementwise.right_shift",
+    "hash_tensor": "elementwise.hash_tensor",
     "isneginf": "elementwise.isneginf",
 }
 
