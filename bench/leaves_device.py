@@ -31,6 +31,17 @@ BEGIN = "<!-- leaves device: made by bench/leaves_device.py --write -->\n"
 END = "<!-- leaves device: end -->"
 PARTS = 12
 
+#: Operators of aten that are what Python needs, or whose result has a shape that values tell.
+OF_VALUES = {
+    "aten::_local_scalar_dense",
+    "aten::_unique2",
+    "aten::equal",
+    "aten::masked_select",
+    "aten::nonzero",
+    "aten::repeat_interleave.Tensor",
+    "aten::unique_consecutive",
+}
+
 Census = dict[str, dict[str, Any]]
 
 
@@ -66,6 +77,11 @@ def leaving(found: Census, phase: str) -> set[str]:
     return {name for name, row in found.items() if phase in row}
 
 
+def computing(found: Census) -> set[str]:
+    """Those that leave the device in the forward pass for more than a value or a shape."""
+    return {name for name, row in found.items() if not OF_VALUES.issuperset(row.get("forward", ()))}
+
+
 def handed(found: Census) -> set[str]:
     return {op for row in found.values() for phase in ("forward", "backward") for op in row.get(phase, ())}
 
@@ -74,6 +90,9 @@ def table(record: dict[str, Any]) -> str:
     both = [record["stock"], record["castoff"]]
     rows = {
         "operators that leave it in the forward pass": [len(leaving(found, "forward")) for found in both],
+        "of these, for more than a value that Python needs or a shape that values tell": [
+            len(computing(found)) for found in both
+        ],
         "in the backward pass": [len(leaving(found, "backward")) for found in both],
         "operators of aten that are handed to the CPU": [len(handed(found)) for found in both],
     }
