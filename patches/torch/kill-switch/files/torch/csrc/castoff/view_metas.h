@@ -40,6 +40,11 @@ inline const Views& views_of(const at::FunctionalTensorWrapper& wrapper) {
   return wrapper.view_metas();
 }
 
+// Whether both are the very same views; releases before 2.9 copy them.
+inline bool are_same(const Views& views, const Views& others) {
+  return views == others;
+}
+
 // The operator and overload that made a view: "expand", "transpose_int".
 inline std::string_view operator_of(const Views::value_type& view) {
   const at::functionalization::ViewMeta& meta = *view;
@@ -56,6 +61,10 @@ inline at::Tensor replayed_views(const at::FunctionalTensorWrapper& wrapper,
 using Views = std::vector<at::functionalization::ViewMeta>;
 
 const Views& views_of(const at::FunctionalTensorWrapper& wrapper);
+
+inline bool are_same(const Views&, const Views&) {
+  return false;
+}
 
 // A wrapper before 2.9 does not give them away. An explicit instantiation may name a private
 // member.

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace torch::castoff {
 namespace {
@@ -95,17 +96,39 @@ bool enabled() {
   return on;
 }
 
+// The last layout that this thread asked for: contiguous() asks three times for the same one. It
+// keeps the views, so that no others get their addresses.
+struct KnownLayout {
+  Views views;
+  std::vector<int64_t> base_sizes;
+  c10::ScalarType dtype;
+  Tensor layout;
+};
+
+KnownLayout& known_layout() {
+  thread_local auto& known = *new KnownLayout();  // its thread may end after torch has
+  return known;
+}
+
 // A meta tensor with the sizes, strides and offset that the view's operators give to a contiguous
 // base. Undefined: not a view of torch_xla's, or one of symbolic sizes, or known to be contiguous.
 Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   if (wrapper.isBaseTensor() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
-  if (all_keep_layout(views_of(wrapper))) return {};
-  const at::AutoDispatchSkipFunctionalize no_wrappers;
-  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const Views& views = views_of(wrapper);
+  if (all_keep_layout(views)) return {};
   auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
       wrapper.unsafe_storage().unsafeGetStorageImpl());
   const Tensor& base = storage->base();
-  return replayed(wrapper, contiguous_meta(base.sizes(), base.scalar_type()));
+  KnownLayout& known = known_layout();
+  if (known.layout.defined() && are_same(known.views, views) && base.sizes() == known.base_sizes &&
+      base.scalar_type() == known.dtype) {
+    return known.layout;
+  }
+  const at::AutoDispatchSkipFunctionalize no_wrappers;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Tensor layout = replayed(wrapper, contiguous_meta(base.sizes(), base.scalar_type()));
+  known = {views, base.sizes().vec(), base.scalar_type(), layout};
+  return layout;
 }
 
 }  // namespace

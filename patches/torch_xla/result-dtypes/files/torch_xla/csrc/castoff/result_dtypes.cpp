@@ -32,11 +32,6 @@ bool is_integral(const Tensor& t) {
   return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
 }
 
-// As at::autocast::is_autocast_enabled, whose header includes every operator.
-bool autocast_enabled() {
-  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastXLA);
-}
-
 ScalarType default_dtype() {
   return c10::typeMetaToScalarType(c10::get_default_dtype());
 }

@@ -11,6 +11,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/detach_copy_ops.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -31,6 +32,11 @@ inline bool is_bare_xla(const at::Tensor& t) {
   return (t.key_set() - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
           c10::autocast_dispatch_keyset)
              .highestPriorityTypeId() == c10::DispatchKey::XLA;
+}
+
+// As at::autocast::is_autocast_enabled of XLA, whose header includes every operator.
+inline bool autocast_enabled() {
+  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastXLA);
 }
 
 // What an XLA tensor holds, under its true dtype. torch_xla's FSDP swaps a parameter's data for its

@@ -777,6 +777,8 @@ void layer_norm(Call& call) {
 
 // ---- registration
 
+bool is_installed = false;
+
 void mend_values(torch::Library& xla) {
   remedy(xla, elu_backward, {{"aten::elu_backward", ""}});
   remedy(xla, hardswish_backward, {{"aten::hardswish_backward", ""}});
@@ -904,6 +906,7 @@ void install() {
   mend_resampling(xla);
   mend_complex_numbers(xla);
   mend_unfolding();
+  is_installed = true;
 }
 
 }  // namespace
@@ -912,4 +915,10 @@ void install() {
 // Puts the kernels in place; nullptr, or what went wrong. Call it once.
 extern "C" __attribute__((visibility("default"))) const char* castoff_values_install() {
   return castoff::put_in_place(castoff::install);
+}
+
+// Whether layer_norm of tensors of this dtype is computed in float32.
+extern "C" __attribute__((visibility("default"))) bool castoff_values_computes_wide(
+    at::ScalarType dtype) {
+  return castoff::is_installed && castoff::is_computed_wide(dtype);
 }

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace castoff {
+
+void install_kernels_without_gradients();
+
+}  // namespace castoff
