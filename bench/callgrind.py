@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import re
@@ -111,19 +112,19 @@ _COST = re.compile(r"(?:[+-]?\d+|\*) (\d+)$")
 @contextlib.contextmanager
 def counted(part: str = "counted") -> Iterator[None]:
     """A part of a program that counts; for programs that `count` runs."""
-    with _requests() as requests:
-        gc.collect()
-        gc.disable()
-        requests.start()
-        try:
-            yield
-        finally:
-            requests.stop(part.encode())
-            gc.enable()
+    requests = _requests()
+    gc.collect()
+    gc.disable()
+    requests.start()
+    try:
+        yield
+    finally:
+        requests.stop(part.encode())
+        gc.enable()
 
 
-@contextlib.contextmanager
-def _requests() -> Iterator[ctypes.PyDLL]:
+@functools.cache
+def _requests() -> ctypes.PyDLL:
     """Callgrind's switches, by the header that torch brings along."""
     import torch
 
@@ -133,4 +134,4 @@ def _requests() -> Iterator[ctypes.PyDLL]:
         source.write_text(REQUESTS)
         command = ["g++", "-shared", "-fPIC", f"-I{headers}", str(source), "-o", str(library)]
         subprocess.run(command, check=True)
-        yield ctypes.PyDLL(str(library))
+        return ctypes.PyDLL(str(library))

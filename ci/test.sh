@@ -297,6 +297,8 @@ costs() {
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
       --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   done
+  section 'what it costs: a forward pass without gradients, of models' .venv/bin/python bench/forward_instructions.py \
+    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python" --check
   section 'what it costs: bench/audit_speed.py' .venv/bin/python bench/audit_speed.py \
     --patched "$work/patched/bin/python"
 }

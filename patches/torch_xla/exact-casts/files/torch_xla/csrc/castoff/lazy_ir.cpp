@@ -421,6 +421,11 @@ bool is_spmd(const Data& data) {
   return data.device.toString().compare(0, kSpmdDevice.size(), kSpmdDevice) == 0;
 }
 
+Value unsharded_value(const at::Tensor& tensor) {
+  const Data* data = data_of(tensor);
+  return data == nullptr || is_spmd(*data) ? Value() : data->ir_value;
+}
+
 bool is_annotated(const Node& node, const at::Tensor& like, bool spmd) {
   if (!static_cast<const NodeLayout&>(node).unbounded_dimensions.empty()) return true;
   if (!spmd) return false;

@@ -58,6 +58,10 @@ bool ready(const at::Tensor& tensor);
 // ir_value may be replaced by that of an equal value.
 Data* data_of(const at::Tensor& tensor);
 
+// What a tensor's next graph computes it by; an empty value if it has been computed, and if it may
+// have a sharding.
+Value unsharded_value(const at::Tensor& tensor);
+
 // A node's i-th operand, as a value that owns it.
 Value operand(const Node& node, size_t i);
 

@@ -132,11 +132,11 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
  public:
   static at::Tensor& call(c10::DispatchKeySet keys, at::Tensor& self, Arguments... arguments) {
     const auto* wrapper = xla_wrapper(self);
-    if (wrapper == nullptr) return stock(keys, self, arguments...);
+    if (wrapper == nullptr) return Stock::call(keys, self, arguments...);
     refuse_overlap(*wrapper);
     if (!keeps_dtype(kind, self.scalar_type()) || !(fits(self, arguments) && ...)) {
       (refuse_result(kind, self, arguments), ...);
-      return stock(keys, self, arguments...);
+      return Stock::call(keys, self, arguments...);
     }
     const at::Tensor before = unwrapped(self);
     const at::Tensor after = [&] {
@@ -144,7 +144,7 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
       return Functional::call(before, unwrapped(arguments)...);
     }();
     if (after.scalar_type() != self.scalar_type() || after.sizes() != self.sizes()) {
-      return stock(keys, self, arguments...);
+      return Stock::call(keys, self, arguments...);
     }
     functionalization::replace_(self, after);
     functionalization::commit_update(self);
@@ -154,26 +154,10 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
     return self;
   }
 
-  static void put_in_place(torch::Library& lib) {
-    const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(InPlace::name, InPlace::overload_name);
-    op_.emplace(op);
-    stock_.emplace(present_kernel(op, c10::DispatchKey::Functionalize));
-    const std::string overload = InPlace::overload_name;
-    lib.impl((InPlace::name + (overload.empty() ? "" : "." + overload)).c_str(), &call);
-  }
+  static void put_in_place(torch::Library& lib) { Stock::by(lib, &call); }
 
  private:
-  static at::Tensor& stock(c10::DispatchKeySet keys, at::Tensor& self,
-                           const std::decay_t<Arguments>&... arguments) {
-    torch::jit::Stack stack;
-    torch::jit::push(stack, self, arguments...);
-    stock_->callBoxed(*op_, keys, &stack);
-    return self;
-  }
-
-  static inline std::optional<c10::OperatorHandle> op_;
-  static inline std::optional<PresentKernel> stock_;
+  using Stock = Overridden<InPlaceKernel, InPlace, c10::DispatchKey::Functionalize>;
 };
 
 template <class InPlace, class Functional, Kind kind = Kind::kOther>

@@ -128,8 +128,9 @@ template <class Topic, class Op, c10::DispatchKey key>
 class Overridden {
  public:
   template <class... Arguments>
-  static auto call(c10::DispatchKeySet keys, const Arguments&... arguments) {
-    return CallOf<typename Op::schema>::call(*kernel_, op(), keys, arguments...);
+  static decltype(auto) call(c10::DispatchKeySet keys, Arguments&&... arguments) {
+    return CallOf<typename Op::schema>::call(*kernel_, op(), keys,
+                                             std::forward<Arguments>(arguments)...);
   }
 
   // Puts `kernel` in the place of the present one.

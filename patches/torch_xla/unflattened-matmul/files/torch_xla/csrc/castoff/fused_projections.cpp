@@ -33,9 +33,7 @@ using Sizes = std::vector<int64_t>;
 // The pending node of a tensor; nullptr if there is none, or if it may have a sharding.
 const Node* pending(const Tensor& t) {
   if (!is_for_tpu() || !lazy_ir::ready(t)) return nullptr;
-  const lazy_ir::Data* data = lazy_ir::data_of(t);
-  if (data == nullptr || !data->ir_value || lazy_ir::is_spmd(*data)) return nullptr;
-  return data->ir_value.node.get();
+  return lazy_ir::unsharded_value(t).node.get();  // which the tensor keeps
 }
 
 bool is(const Node* node, const OpKind& kind) {

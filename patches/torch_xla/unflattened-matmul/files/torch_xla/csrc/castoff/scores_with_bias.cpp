@@ -57,13 +57,6 @@ const OpKind& view_kind() {
   return kind;
 }
 
-// The pending value of a tensor; nothing if there is none, or if it may have a sharding.
-std::optional<Value> pending(const Tensor& t) {
-  const lazy_ir::Data* data = lazy_ir::data_of(t);
-  if (data == nullptr || !data->ir_value || lazy_ir::is_spmd(*data)) return std::nullopt;
-  return data->ir_value;
-}
-
 // ---- the product
 
 // A factor of a product of matrices before its batch was flattened.
@@ -100,22 +93,24 @@ Tensor like(const Value& value, const at::Device& device) {
       device, std::nullopt, std::nullopt);
 }
 
-// A view of a product of two batches of matrices, computed with the batch's dimensions.
-std::optional<Value> product(const Value& viewed, const at::Device& device) {
+// A view of a product of two batches of matrices, computed with the batch's dimensions; an empty
+// value if it is none.
+Value product(const Value& viewed, const at::Device& device) {
   static const OpKind matmul = OpKind::Get("aten::matmul");
   const Value flat = lazy_ir::operand(*viewed.node, 0);
   const auto sizes = lazy_ir::static_sizes(viewed);
   const bool is_narrow = lazy_ir::element_type(viewed) == lazy_ir::ElementType::kBF16;
-  if (!is(flat, matmul) || !is_narrow || !sizes || sizes->size() < 4) return std::nullopt;
+  if (!is(flat, matmul) || !is_narrow || !sizes || sizes->size() < 4) return {};
   const Tensor narrow = like(viewed, device);
   Sizes batch(sizes->begin(), sizes->end() - 2);
   const auto left = unflattened(lazy_ir::operand(*flat.node, 0), batch, narrow);
   const auto right = unflattened(lazy_ir::operand(*flat.node, 1), batch, narrow);
-  if (!left || !right) return std::nullopt;
+  if (!left || !right) return {};
   const auto rank = static_cast<int64_t>(sizes->size());
   std::iota(batch.begin(), batch.end(), 0);
-  return pending(dot_general(left->t, right->t, {rank - 1 - left->is_transposed},
-                             {rank - 2 + right->is_transposed}, batch, at::kBFloat16));
+  return lazy_ir::unsharded_value(dot_general(left->t, right->t, {rank - 1 - left->is_transposed},
+                                              {rank - 2 + right->is_transposed}, batch,
+                                              at::kBFloat16));
 }
 
 // ---- what is computed of it
@@ -149,26 +144,26 @@ size_t operands_of_scores(const Value& value) {
 }
 
 // What a softmax reads, of a product that has the batch's dimensions. `has_bias`: whether a bias of
-// the heads is added on the way.
-std::optional<Value> unflattened_scores(const Value& value, const at::Device& device,
-                                        bool* has_bias, int steps = kMostSteps) {
+// the heads is added on the way. Empty if it reads no such product.
+Value unflattened_scores(const Value& value, const at::Device& device, bool* has_bias,
+                         int steps = kMostSteps) {
   if (is(value, view_kind())) {
-    if (auto found = product(value, device)) return found;
+    if (Value found = product(value, device)) return found;
   }
   const size_t count = steps == 0 ? 0 : operands_of_scores(value);
   const auto sizes = lazy_ir::static_sizes(value);
   for (size_t i = 0; i < count; ++i) {
     const Value operand = lazy_ir::operand(*value.node, i);
     if (!is(value, view_kind()) && lazy_ir::static_sizes(operand) != sizes) continue;
-    const auto scores = unflattened_scores(operand, device, has_bias, steps - 1);
+    const Value scores = unflattened_scores(operand, device, has_bias, steps - 1);
     if (!scores) continue;
     if (is(value, view_kind())) {
-      return lazy_ir::view_again(*value.node, *scores, like(value, device));
+      return lazy_ir::view_again(*value.node, scores, like(value, device));
     }
     if (count == 2) *has_bias |= is_of_heads(lazy_ir::operand(*value.node, 1 - i), *sizes);
-    return with_operand(value, i, *scores);
+    return with_operand(value, i, scores);
   }
-  return std::nullopt;
+  return {};
 }
 
 // Whether scores, of a formula that unflattened_scores() reads, are of a product with more
@@ -195,12 +190,12 @@ bool is_of_unflattened(Value output) {
 // The scores that a softmax reads, or the gradient of its result, of an unflattened product.
 void read_unflattened(Call& call, bool needs_bias) {
   const Tensor read = call.tensor(0);
-  const auto value = pending(read);
+  const Value value = lazy_ir::unsharded_value(read);
   if (!value || !lazy_ir::ready(read)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   bool has_bias = !needs_bias;
-  const auto found = unflattened_scores(*value, read.device(), &has_bias);
-  if (found && has_bias) call[0] = lazy_ir::tensor_of(*found, read);
+  const Value found = unflattened_scores(value, read.device(), &has_bias);
+  if (found && has_bias) call[0] = lazy_ir::tensor_of(found, read);
 }
 
 bool may_have_heads(Call& call) {
@@ -216,8 +211,8 @@ void softmax(Call& call) {
 // grad_output, output, dim, input_dtype
 void softmax_backward(Call& call) {
   if (C10_UNLIKELY(may_have_heads(call))) {
-    const auto output = pending(call.tensor(1));
-    if (output && is_of_unflattened(*output)) read_unflattened(call, /*needs_bias=*/false);
+    const Value output = lazy_ir::unsharded_value(call.tensor(1));
+    if (output && is_of_unflattened(output)) read_unflattened(call, /*needs_bias=*/false);
   }
   call.proceed();
 }

@@ -78,9 +78,8 @@ class Unflattened final : public OverrideKernel {
                              lhs.numel() > 0 && rhs.numel() > 0 &&
                              lhs.scalar_type() == rhs.scalar_type() && lhs.is_floating_point();
     if (!are_factors || (first_ > 0 && !is_plain_sum(arguments, rhs))) return {};
-    const lazy_ir::Data* data = lazy_ir::data_of(lhs);
-    if (data == nullptr || !data->ir_value || lazy_ir::is_spmd(*data)) return {};
-    const Value value = data->ir_value;
+    const Value value = lazy_ir::unsharded_value(lhs);
+    if (!value) return {};
     static const OpKind view = OpKind::Get("aten::view"), permute = OpKind::Get("aten::permute");
     const bool is_permuted = value.node->op() == permute;
     if (value.node->op() != view && (first_ > 0 || !is_permuted)) return {};
