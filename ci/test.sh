@@ -277,6 +277,8 @@ tpus() {
   section 'programs that nobody tuned to, for TPUs: a few' .venv/bin/python bench/tpu_corpus.py --check \
     --generation v5e --program LoRA --program 'attention, T 128, heads of 64' --program 'attention, additive mask' \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  [[ $CASTOFF_DAY != all ]] || section 'operators of on-device for TPUs, beside JAX' \
+    .venv/bin/python bench/on_device_cycles.py --patched "$work/patched/bin/python"
   section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
     --topology v5e:2x2 --python "$work/patched/bin/python"
   section 'castoff audit of a step function, beside stock and on the TPU compiler' .venv/bin/castoff audit \
