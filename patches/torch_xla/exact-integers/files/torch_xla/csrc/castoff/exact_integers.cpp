@@ -25,12 +25,29 @@ bool is_wide_integer(ScalarType dtype) {
   return dtype == ScalarType::Int || dtype == ScalarType::Long;
 }
 
+int64_t bits_of(ScalarType dtype) {
+  return 8 * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+// Of a number of Python's that is 2^bits, and whose quotients a shift gives rounded down, the bits.
+std::optional<int64_t> bits_of_divisor(const Tensor& other, ScalarType dtype) {
+  if (!other.unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
+  const int64_t divisor = other.item().toLong();
+  if (divisor <= 0 || (divisor & (divisor - 1)) != 0) return std::nullopt;
+  int64_t bits = 0;
+  while ((divisor >> bits) != 1) ++bits;
+  return bits < bits_of(dtype) - 1 ? std::optional(bits) : std::nullopt;
+}
+
 // self, other
 void divide(Call& call, Rounding rounding) {
   const Tensor self = call.tensor(0), other = call.tensor(1);
   const ScalarType dtype = at::result_type(self, other);
   if (C10_LIKELY(!is_wide_integer(dtype))) return call.proceed();
   const at::AutoDispatchBelowADInplaceOrView below;
+  if (const auto bits = bits_of_divisor(other, dtype); bits && rounding == Rounding::kFloor) {
+    return call.answer(self.to(dtype).bitwise_right_shift(at::Scalar(*bits)));
+  }
   call.answer(quotient(operand(self, other, dtype), operand(other, self, dtype), rounding));
 }
 
@@ -53,10 +70,6 @@ using PowerOfNumber = Overridden<Powers, at::_ops::pow_Tensor_Scalar, c10::Dispa
 
 bool is_integer(ScalarType dtype) {
   return c10::isIntegralType(dtype, /*includeBool=*/false);
-}
-
-int64_t bits_of(ScalarType dtype) {
-  return 8 * static_cast<int64_t>(c10::elementSize(dtype));
 }
 
 // How many bits of an exponent XLA reads at least: what a number of this dtype needs to overflow.
