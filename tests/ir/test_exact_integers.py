@@ -63,7 +63,9 @@ def test_a_power_of_two_is_a_shift(dtype):
     on_xla = x.to(DEVICE)
     assert "shift" in ir(on_xla // 8)
     assert_same(*((on_xla // 2**bits, x // 2**bits) for bits in range(info.bits - 1)))
-    assert_same(*((torch.div(on_xla, 4, rounding_mode=m), torch.div(x, 4, rounding_mode=m)) for m in ("floor", "trunc")))
+    assert_same(
+        *((torch.div(on_xla, 4, rounding_mode=m), torch.div(x, 4, rounding_mode=m)) for m in ("floor", "trunc"))
+    )
 
 
 @fails_on_stock
