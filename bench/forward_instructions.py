@@ -28,7 +28,7 @@ from slices import slice_of_day  # noqa: E402
 WORKER = Path(__file__).with_name("forward_instructions_worker.py")
 CALLS = 20  # of each operator, as the worker has it
 PARTS = 10
-LIMIT, DEAR = 1.0, 1.05
+LIMIT, DEAR = 1.01, 1.05  # the same program varies by half a percent
 NARROW = "computed in float32 and rounded once, as on CPU and CUDA"
 REASONS = {
     "add, mixed dtypes": "the narrower operand is converted first, as torch promotes",
