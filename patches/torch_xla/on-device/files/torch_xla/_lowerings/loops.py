@@ -343,16 +343,23 @@ def inverted(numbers: Operand, steps: int):
     return create_computation("inverted", whole, [_shape(numbers)] * 4)
 
 
+def _unsigned(x: Op, value: int) -> Op:
+    """A number of x's dtype, u32 or u64: 2.6's builder makes a signed one of it, and the process ends."""
+    bits = 64 if x.shape().dtype == "u64" else 32
+    signed = value - 2**bits if value >= 2 ** (bits - 1) else value
+    return Op.scalar(x.builder(), signed, f"s{bits}").bitcast(f"u{bits}")
+
+
 def _mixed(x: Op) -> Op:
     """A permutation of the u32, of which each bit depends on each."""
     for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):
-        x = (x ^ _shifted_right(x, shift)) * x.scalar_like(factor)
+        x = (x ^ _shifted_right(x, shift)) * _unsigned(x, factor)
     return x ^ _shifted_right(x, 14)
 
 
 def _shifted_right(x: Op, count: int) -> Op:
     """Bits of u32: the builder's own shift is not to be had, and XLA makes one of the quotient."""
-    return x / x.scalar_like(2**count)
+    return x / _unsigned(x, 2**count)
 
 
 @functools.lru_cache(maxsize=256)
@@ -364,9 +371,10 @@ def more_numbers(numbers: Operand, count: int):
 
     def whole(x: Op) -> Op:
         first, second = ((x * x.scalar_like(2.0**23)).cast("u32").slice_in_dim(i, i + 1, 0) for i in range(2))
-        key = (first ^ second * second.scalar_like(2**9)).reshape(numbers.sizes[1:])
-        number = Op.iota(x.builder(), mkshape("u32", (count, *numbers.sizes[1:])), 0) + Op.scalar(x.builder(), 1, "u32")
-        bits = _mixed(_like(key, number, range(1, len(numbers.sizes))) + number * number.scalar_like(0x9E3779B9))
+        key = (first ^ second * _unsigned(second, 2**9)).reshape(numbers.sizes[1:])
+        number = Op.iota(x.builder(), mkshape("u32", (count, *numbers.sizes[1:])), 0)
+        number = number + _unsigned(number, 1)
+        bits = _mixed(_like(key, number, range(1, len(numbers.sizes))) + number * _unsigned(number, 0x9E3779B9))
         half = _shifted_right(bits, 9).cast(x.shape().dtype)
         return (half + half.scalar_like(0.5)) * half.scalar_like(2.0**-23)
 
