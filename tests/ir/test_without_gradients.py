@@ -99,7 +99,7 @@ def test_tangents_are_carried_on():
 
 
 @passes_on_stock
-@pytest.mark.since("2.7", "mm checks its sizes; before, the process ends")
+@pytest.mark.since("2.8", "mm that checks its sizes")
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
