@@ -17,16 +17,15 @@ from statistics import median
 from typing import Annotated
 
 import typer
-from before_after import replaced
 from callgrind import count_parts
-from model_tracing import MODELS
+from model_tracing import MODELS, of_stock, put
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from slices import slice_of_day  # noqa: E402
 
 WORKER = Path(__file__).with_name("forward_instructions_worker.py")
-CALLS = 20  # of each operator, as the worker has it
+CALLS = 20  # of each operator
 PARTS = 10
 LIMIT, DEAR = 1.01, 1.05  # the same program varies by half a percent
 NARROW = "computed in float32 and rounded once, as on CPU and CUDA"
@@ -48,13 +47,12 @@ REASONS = {
     "mean, bfloat16": NARROW,
     "softmax, bfloat16": NARROW,
 }
-Counts = dict[str, int]
 Rows = dict[str, tuple[int, int]]  # of stock and castoff
 
 
-def counted_on_both(stock: Path, patched: Path, kind: str, names: tuple[str, ...]) -> Rows:
-    def count(python: Path) -> Counts:
-        return count_parts(python, WORKER, kind, *names)
+def counted_on_both(stock: Path, patched: Path, kind: str, rest: tuple[str, ...]) -> Rows:
+    def count(python: Path) -> dict[str, int]:
+        return count_parts(python, WORKER, kind, *rest)
 
     with ThreadPoolExecutor() as pool:
         theirs, ours = pool.map(count, (stock, patched))
@@ -65,18 +63,9 @@ def ratio(row: tuple[int, int]) -> float:
     return row[1] / row[0]
 
 
-def sentence_of_models(rows: Rows) -> str:
-    worst = max(rows, key=lambda name: ratio(rows[name]))
-    return (
-        f"A forward pass of {len(rows)} real models without gradients takes {median(map(ratio, rows.values())):.2f} of "
-        f"stock's instructions on the host in the median, and {ratio(rows[worst]):.2f} in the worst case "
-        f"({worst.split('/')[1]})"
-    )
-
-
 def table_of_models(rows: Rows) -> str:
     lines = [
-        f"{sentence_of_models(rows)}.",
+        f"A forward pass of {len(rows)} real models without gradients takes {of_stock(rows, 'instructions')}.",
         "",
         "| model | stock, million instructions | castoff | of stock's |",
         "|---|--:|--:|--:|",
@@ -119,7 +108,7 @@ def main(
     print(table_of_models(models))
     dearer = [f"{name}: {ratio(row):.3f}" for name, row in models.items() if ratio(row) > LIMIT]
     if not check:
-        operators = counted_on_both(stock, patched, "operators", ())
+        operators = counted_on_both(stock, patched, "operators", (str(CALLS),))
         print(table_of_operators(operators))
         dearer += [
             f"{name}: {ratio(row):.3f}, without a reason in REASONS"
@@ -127,10 +116,8 @@ def main(
             if ratio(row) > DEAR and name not in REASONS
         ]
         if write:
-            page, text = ROOT / "docs" / "speed.md", f"{table_of_models(models)}\n\n{table_of_operators(operators)}"
-            begin = "<!-- forward: made by bench/forward_instructions.py --write -->\n"
-            end = "<!-- forward: end -->"
-            page.write_text(replaced(page.read_text(encoding="utf-8"), begin, end, f"{begin}\n{text}\n\n{end}"))
+            text = f"\n{table_of_models(models)}\n\n{table_of_operators(operators)}\n"
+            put(ROOT / "docs" / "speed.md", text, part="forward", script="forward_instructions")
     if dearer:
         raise SystemExit(f"expected at most {LIMIT} of stock's instructions, found more:\n" + "\n".join(dearer))
 

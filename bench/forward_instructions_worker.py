@@ -18,7 +18,6 @@ from torch_xla.core import xla_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "programs"))
 
-CALLS = 20
 Call = Callable[[], object]
 
 
@@ -193,18 +192,17 @@ def model(name: str) -> Call:
 
 
 def main() -> None:
-    kind, names = sys.argv[1], sys.argv[2:]
+    kind, *rest = sys.argv[1:]  # names of models, or how many calls of each operator
     with counted("nothing"):  # the first one looks the functions up
         pass
     gc.freeze()  # what is there is not looked at before each part
     with torch.no_grad():
         if kind == "models":
-            for name in names:
+            for name in rest:
                 count(name, model(name), warm=2, calls=1)
         else:
             for name, call in calls().items():
-                if not names or name in names:
-                    count(name, call, warm=1, calls=CALLS)
+                count(name, call, warm=1, calls=int(rest[0]))
 
 
 if __name__ == "__main__":

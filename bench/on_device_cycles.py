@@ -66,18 +66,15 @@ def traced(python: Path, column: str) -> dict[str, bytes]:
 
 def measured(patched: Path, compiler: Path, results: Path) -> Rows:
     of_castoff, of_jax = traced(patched, "torch"), traced(compiler, "jax")
-    tpu = TpuCompiler(compiler, results)
-    try:
+    with TpuCompiler(compiler, results) as tpu:
         rows: Rows = {}
         for number, name in enumerate(SHAPES, start=1):
             ours, theirs = (tpu.compile(programs[name], TOPOLOGY) for programs in (of_castoff, of_jax))
-            gaps = [f"{who}: {each.estimate.gaps()}" for who, each in (("castoff", ours), ("JAX", theirs))]
-            missing = "; ".join(gap for gap in gaps if not gap.endswith(": "))
+            gaps = {"castoff": ours.estimate.gaps(), "JAX": theirs.estimate.gaps()}
+            missing = "; ".join(f"{who}: {gap}" for who, gap in gaps.items() if gap)
             rows[name] = Row(ours.estimated_cycles, theirs.estimated_cycles, missing)
             say(f"{number}/{len(SHAPES)} {name}: {rows[name].cycles:,}, JAX {rows[name].of_jax:,}")
-        return rows
-    finally:
-        tpu.close()
+    return rows
 
 
 def say(text: str) -> None:

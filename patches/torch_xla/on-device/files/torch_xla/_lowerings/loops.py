@@ -344,10 +344,9 @@ def inverted(numbers: Operand, steps: int):
 
 
 def _unsigned(x: Op, value: int) -> Op:
-    """A number of x's dtype, u32 or u64: 2.6's builder makes a signed one of it, and the process ends."""
-    bits = 64 if x.shape().dtype == "u64" else 32
-    signed = value - 2**bits if value >= 2 ** (bits - 1) else value
-    return Op.scalar(x.builder(), signed, f"s{bits}").bitcast(f"u{bits}")
+    """A u32: 2.6's builder makes a signed number of it, and the process ends."""
+    signed = value - 2**32 if value >= 2**31 else value
+    return Op.scalar(x.builder(), signed, "s32").bitcast("u32")
 
 
 def _mixed(x: Op) -> Op:

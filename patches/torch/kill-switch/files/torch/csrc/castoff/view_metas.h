@@ -40,7 +40,8 @@ inline const Views& views_of(const at::FunctionalTensorWrapper& wrapper) {
   return wrapper.view_metas();
 }
 
-// Whether both are the very same views; releases before 2.9 copy them.
+// Whether both are the very same views. Releases before 2.9 copy them: there none are, nor are
+// views the same as themselves.
 inline bool are_same(const Views& views, const Views& others) {
   return views == others;
 }

@@ -127,7 +127,7 @@ Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   const at::AutoDispatchSkipFunctionalize no_wrappers;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Tensor layout = replayed(wrapper, contiguous_meta(base.sizes(), base.scalar_type()));
-  known = {views, base.sizes().vec(), base.scalar_type(), layout};
+  if (are_same(views, views)) known = {views, base.sizes().vec(), base.scalar_type(), layout};
   return layout;
 }
 

@@ -45,8 +45,10 @@ void divide(Call& call, Rounding rounding) {
   const ScalarType dtype = at::result_type(self, other);
   if (C10_LIKELY(!is_wide_integer(dtype))) return call.proceed();
   const at::AutoDispatchBelowADInplaceOrView below;
-  if (const auto bits = bits_of_divisor(other, dtype); bits && rounding == Rounding::kFloor) {
-    return call.answer(self.to(dtype).bitwise_right_shift(at::Scalar(*bits)));
+  if (rounding == Rounding::kFloor) {
+    if (const auto bits = bits_of_divisor(other, dtype)) {
+      return call.answer(self.to(dtype).bitwise_right_shift(at::Scalar(*bits)));
+    }
   }
   call.answer(quotient(operand(self, other, dtype), operand(other, self, dtype), rounding));
 }

@@ -7,7 +7,6 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/result_type_ops.h>
 #include <c10/core/DefaultDtype.h>
 

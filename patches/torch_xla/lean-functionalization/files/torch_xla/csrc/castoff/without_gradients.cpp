@@ -17,7 +17,6 @@
 #include <ATen/ops/linear_ops.h>
 #include <ATen/ops/matmul_ops.h>
 #include <ATen/ops/mm_ops.h>
-#include <ATen/ops/mul_ops.h>
 #include <ATen/ops/native_batch_norm_ops.h>
 #include <ATen/ops/t_copy_ops.h>
 #include <ATen/ops/view_copy_ops.h>
