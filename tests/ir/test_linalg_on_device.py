@@ -31,6 +31,9 @@ def well_conditioned(x):
 
 A = matrices(2, 5, 5)
 LU, PIVOTS = torch.linalg.lu_factor(A)
+SYMMETRIC = A + A.mT
+#: Blocks of one and of two rows, and exchanges; by numbers that leave no doubt which row is the largest.
+OF_BLOCKS = [torch.tensor([[0.0, 3, 1, 4], [3, 0, 2, 9], [1, 2, 5, 1], [4, 9, 1, 0]]), torch.diag(torch.arange(4.0, 8))]
 
 #: Functions of matrices [2, 5, 5]; their gradients are compared as well.
 PROGRAMS = {
@@ -81,6 +84,14 @@ RESULTS = {
     "det of singular matrices": lambda at: torch.linalg.det(at(torch.ones(2, 3, 3))),
     "info of inv_ex": lambda at: torch.linalg.inv_ex(at(torch.diag(torch.tensor([1.0, 0, 2])))).info,
     "info of solve_ex": lambda at: torch.linalg.solve_ex(at(torch.zeros(2, 2)), at(torch.ones(2))).info,
+    "ldl_factor_ex": lambda at: torch.linalg.ldl_factor_ex(at(SYMMETRIC)),
+    "ldl_factor_ex, of blocks": lambda at: torch.linalg.ldl_factor_ex(at(torch.stack(OF_BLOCKS))),
+    "ldl_factor_ex, singular": lambda at: torch.linalg.ldl_factor_ex(at(torch.diag(torch.tensor([1.0, 0, 2])))),
+    "ldl_factor_ex, of the lower triangle": lambda at: torch.linalg.ldl_factor_ex(at(A.double())),
+    "ldl_solve": lambda at: torch.linalg.ldl_solve(*map(at, torch.linalg.ldl_factor(SYMMETRIC)), at(A[..., :2])),
+    "ldl_solve, broadcast": lambda at: torch.linalg.ldl_solve(
+        *map(at, torch.linalg.ldl_factor(torch.stack(OF_BLOCKS).double())), at(A.double()[0, :4])
+    ),
     "geqrf": lambda at: torch.geqrf(at(A[..., :3])),
     "qr, complete": lambda at: torch.linalg.qr(at(A[..., :2]), mode="complete"),
     "qr, wide": lambda at: torch.linalg.qr(at(A[:, :3])),
@@ -94,6 +105,7 @@ RESULTS = {
         *torch.linalg.qr(at(A[..., :0]), mode="complete"),
         torch.linalg.det(at(A[:, :0, :0])),
         torch.linalg.cholesky_ex(at(A[:0])).L,
+        *torch.linalg.ldl_factor_ex(at(A[:, :0, :0])),
         torch.matrix_exp(at(A[:0])),
     ),
 }
@@ -107,6 +119,8 @@ LARGE = {
     "slogdet": lambda x: torch.linalg.slogdet(x).logabsdet,
     "cholesky_ex": lambda x: torch.linalg.cholesky_ex(definite(x / 10)).L,
     "qr": lambda x: torch.cat(torch.linalg.qr(x), -1),
+    "ldl_factor": lambda x: torch.linalg.ldl_factor_ex(x + x.mT).LD,
+    "ldl_solve": lambda x: torch.linalg.ldl_solve(*torch.linalg.ldl_factor_ex(x + x.mT)[:2], x),
 }
 
 #: What raises, and what it says of a matrix that has no answer.
@@ -115,6 +129,7 @@ CHECKED = {
     "solve": (lambda x: torch.linalg.solve(x, x), torch.zeros(2, 2), "singular"),
     "cholesky": (torch.linalg.cholesky, -torch.eye(2), "leading minor of order 1 is not positive-definite"),
     "cholesky_ex": (lambda x: torch.linalg.cholesky_ex(x, check_errors=True), -torch.eye(2), "positive-definite"),
+    "ldl_factor": (torch.linalg.ldl_factor, torch.zeros(2, 2), "ldl_factor: "),
     "lu_factor": (torch.linalg.lu_factor, torch.zeros(2, 2), "is zero"),
     "matrix_power": (lambda x: torch.linalg.matrix_power(x, -2), torch.zeros(2, 2), "singular"),
 }

@@ -158,6 +158,12 @@ PROGRAMS = {
     "index_fill": lambda x: x[0].index_fill(1, INDEX[0].to(x.device), x[1, 1, 1, 1]),
     "a write by a mask": lambda x: written(x, mask_of(x), 0.5),
     "a write by a mask, of a number": lambda x: written(x * 2, mask_of(x), torch.tensor(0.5).to(x.device)),
+    "combinations": lambda x: torch.combinations(x[0, 0, 0], 3),
+    "cov": lambda x: torch.cov(x[0, 0]),
+    "cov, weighted": lambda x: torch.cov(
+        x[0, 0], correction=2, fweights=torch.arange(1, 8).to(x.device), aweights=x[1, 0, 0].detach()
+    ),
+    "corrcoef": lambda x: torch.corrcoef(x[0, 0]),
     "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9),
 }
 
@@ -261,6 +267,17 @@ RESULTS = {
         segments(at(SPECIAL.repeat(2, 4, 1)[..., [1, 2, 6, 3, 0, 5, 4]].repeat(1, 5, 1)), r, lengths=[[2, 3, 0, 2]] * 8)
         for r in ("sum", "mean", "prod", "max", "min")
     ),
+    "combinations, repeated": lambda at: torch.combinations(at(INDEX[0]), with_replacement=True),
+    "combinations of too few": lambda at: torch.combinations(at(X[0, 0, 0]), 9),
+    "cov of integers": lambda at: torch.cov(at(INDEX), correction=0),
+    "evenly spaced numbers": lambda at: [
+        function(start, end, steps, dtype=dtype, device=at(X).device)
+        for function in (torch.linspace, torch.logspace)
+        for start, end in ((at(torch.tensor(-1.5)), 3.25), (1, at(torch.tensor(4))), (at(X[0, 0, 0, 0]), at(X.max())))
+        for steps in (0, 1, 7)
+        for dtype in (None, torch.float64, torch.int32)
+    ],
+    "powers of numbers": lambda at: torch.logspace(-1, 2, 5, 3.0, device=at(X).device),
     "empty": lambda at: F.unfold(at(X[:0]), 2),
     "0-d": lambda at: at(torch.tensor(2.5)).median(0),
 }
@@ -452,6 +469,51 @@ def test_samples_are_those_of_the_seed(name):
     assert not torch.equal(first, drawn(8))
 
 
+def gradients_of_samples(device, dtype=torch.float32):
+    """Of many kinds of gamma and beta variates, with what they were drawn of."""
+    alpha = torch.tensor([0.01, 0.3, 1.0, 2.5, 7.0, 30.0, 500.0], dtype=torch.float64).repeat(40, 1)
+    generator = torch.Generator().manual_seed(4)
+    gammas = torch._standard_gamma(alpha, generator=generator).to(dtype)
+    pairs = torch.stack([alpha, torch.rand(alpha.shape, generator=generator, dtype=torch.float64) * 9 + 0.1], -1)
+    betas = torch._sample_dirichlet(pairs, generator=generator)[..., 0].clamp(1e-30, 1 - 1e-3).to(dtype)
+    alpha, total = alpha.to(dtype), pairs.sum(-1).to(dtype)
+    return (
+        torch.ops.aten._standard_gamma_grad(alpha.to(device), gammas.clamp(min=1e-30).to(device)),
+        torch.ops.aten._dirichlet_grad(betas.to(device), alpha.to(device), total.to(device)),
+    )
+
+
+@fails_on_stock
+def test_gradients_of_samples():
+    """torch's own are exact to three places."""
+    wide = on_the_device(lambda: gradients_of_samples(DEVICE, torch.float64))
+    torch.testing.assert_close(on_the_cpu(wide), list(gradients_of_samples("cpu", torch.float64)), rtol=3e-3, atol=0)
+    found = on_the_device(lambda: gradients_of_samples(DEVICE))
+    torch.testing.assert_close(on_the_cpu(found), [t.cpu().float() for t in wide], rtol=1e-4, atol=0)
+
+
+@fails_on_stock
+def test_gradients_of_samples_whose_distribution_has_a_closed_form():
+    x, alpha = torch.meshgrid(torch.linspace(0.02, 0.98, 25), torch.tensor([0.1, 1.0, 8.0, 90.0]), indexing="ij")
+    found = on_the_device(lambda: torch.ops.aten._dirichlet_grad(*(t.to(DEVICE) for t in (x, alpha, alpha + 1))))
+    x, alpha = x.double(), alpha.double()  # F(x) = x^α
+    torch.testing.assert_close(found.cpu(), (-x * x.log() / alpha / (1 - x)).float(), rtol=2e-6, atol=0)
+
+
+@fails_on_stock
+def test_a_sample_of_a_distribution_has_a_gradient_on_the_device():
+    def run():
+        alpha = (X[0, 0] + 0.5).to(DEVICE).requires_grad_()
+        samples = [
+            torch.distributions.Gamma(alpha, torch.ones_like(alpha), validate_args=False).rsample(),
+            torch.distributions.Dirichlet(alpha, validate_args=False).rsample(),
+        ]
+        return torch.autograd.grad(sum((t**2).sum() for t in samples), alpha)[0]
+
+    found = on_the_device(run)
+    assert found.isfinite().all() and (found != 0).all()
+
+
 @fails_on_stock
 def test_rare_samples():
     def run(device):
@@ -466,6 +528,21 @@ def test_rare_samples():
 
     found = on_the_device(lambda: run(DEVICE))
     assert all(torch.equal(x.cpu(), y) for x, y in zip(found, run("cpu"), strict=True))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("weights", [{"fweights": [1, -1, 2, 1, 1, 1, 1]}, {"aweights": [0.0] * 7}])
+def test_weights_of_a_covariance_that_torch_refuses_give_nan(weights):
+    weights = {name: torch.tensor(value).to(DEVICE) for name, value in weights.items()}
+    assert on_the_device(lambda: torch.cov(X[0, 0].to(DEVICE), **weights)).isnan().all()
+
+
+@passes_on_stock
+@pytest.mark.filterwarnings("default")
+def test_a_covariance_of_too_few_observations_is_told():
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        found = torch.cov(X[0, 0].to(DEVICE), correction=7)
+    assert torch.equal(found.cpu(), torch.cov(X[0, 0], correction=7))
 
 
 @fails_on_stock

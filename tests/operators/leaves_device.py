@@ -35,6 +35,8 @@ def handed_over(run):
 
 def on_xla(sample):
     def moved(value):
+        if isinstance(value, str):  # a factory makes its result on the device, too
+            return "xla" if value == "cpu" else value
         if not isinstance(value, torch.Tensor):
             return value
         return value.detach().to("xla").requires_grad_(value.requires_grad)

@@ -65,8 +65,8 @@ MORE = {
         torch.multinomial(x.detach().reshape(4, 70), 20),
         torch.poisson(x.detach() * 20),
         torch.binomial(x.detach() * 40, x.detach()),
-        torch._standard_gamma(x.detach()),
-        torch._sample_dirichlet(x.detach()),
+        torch._standard_gamma(x),
+        torch.distributions.Dirichlet(x, validate_args=False).rsample(),
     ],
     "a loss of several labels": lambda x, v, w: F.multilabel_margin_loss(x[0, 0, :2, :3], on_xla(others.INDEX % 3)),
     "numbers in place of tensors": lambda x, v, w: [

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
-from . import loops
+from . import loops, symmetric
 from .common import only
 from .instructions import exact_matmul, instruction
 
@@ -268,6 +268,54 @@ def inv_ex(x: Tensor, check_errors: bool) -> tuple[Tensor, Tensor]:
     if check_errors:
         _check(info, "torch.linalg.inv_ex", x)
     return _lu_solved(found, order, _identity(x)), info
+
+
+# ---- symmetric matrices
+
+
+@only(lambda x, hermitian, check_errors: _is_square(x))
+def ldl_factor_ex(x: Tensor, hermitian: bool, check_errors: bool) -> tuple[Tensor, Tensor, Tensor]:
+    if not x.numel():
+        return x.clone(), *(torch.zeros(n, dtype=torch.int32, device=x.device) for n in (x.shape[:-1], x.shape[:-2]))
+    lower = x.tril()
+    whole = _flat(lower + lower.tril(-1).mT)
+    found, pivots, info = _computed("ldl", symmetric.factorization(Operand.of(whole)), whole)
+    info = info.reshape(x.shape[:-2])
+    if check_errors:
+        _check(info, "torch.linalg.ldl_factor_ex", x)
+    return found.reshape(x.shape), pivots.reshape(x.shape[:-1]), info
+
+
+def _block_diagonal_solved(diagonal: Tensor, off: Tensor, blocks: tuple[Tensor, Tensor], y: Tensor) -> Tensor:
+    """The z of D z = y: ``blocks`` are the masks of the first and of the second rows of blocks of two."""
+    first, second = blocks
+
+    def partners(x: Tensor, dim: int, is_first: Tensor) -> Tensor:
+        return torch.where(is_first, x.roll(-1, dim), x.roll(1, dim))
+
+    off = torch.where(first, off, torch.where(second, off.roll(1, -1), 1.0))
+    own, other = diagonal / off, partners(diagonal, -1, first) / off
+    of_two = (other.unsqueeze(-1) * y - partners(y, -2, first.unsqueeze(-1))) / (off * (own * other - 1)).unsqueeze(-1)
+    return torch.where((first | second).unsqueeze(-1), of_two, y / diagonal.unsqueeze(-1))
+
+
+@only(lambda ld, pivots, b, hermitian: _is_square(ld) and _is_here(ld, b) and pivots.dtype == torch.int32)
+def ldl_solve(ld: Tensor, pivots: Tensor, b: Tensor, hermitian: bool) -> Tensor:
+    if not ld.numel() or b.shape[-2] != ld.shape[-1] or pivots.shape != ld.shape[:-1]:
+        return NotImplemented
+    places = torch.arange(ld.shape[-1], dtype=torch.int32, device=ld.device)
+    of_two = pivots < 0
+    second = of_two & (torch.remainder(of_two.cumsum(-1), 2) == 0)
+    first = of_two & ~second
+    off = torch.constant_pad_nd(ld.diagonal(-1, -2, -1), [0, 1])
+    lower = ld.tril(-1) - torch.where(first, off, 0.0).unsqueeze(-2) * (places.unsqueeze(-1) == places + 1)
+    others = torch.where(first, places, pivots.abs() - 1)
+    given = [_flat(lower), *(t.to(torch.int32).reshape(-1, ld.shape[-1]) for t in (others, places - second.int()))]
+    lower, order = _computed("interchanged", symmetric.interchanged(Operand.of(given[0])), *given)
+    lower, order = lower.reshape(ld.shape), order.reshape(pivots.shape)
+    found = _solved(lower, _reordered(b, order), False, unit=True)
+    found = _block_diagonal_solved(ld.diagonal(0, -2, -1), off, (first, second), found)
+    return _reordered(_solved(lower.mT, found, True, unit=True), _inverse(order))
 
 
 # ---- QR

@@ -18,30 +18,30 @@ BLOCK = 64
 """So many columns are eliminated one by one, before a product of matrices takes them to those that are left."""
 
 
-def _integer(x: Op, value: int) -> Op:
+def integer(x: Op, value: int) -> Op:
     return Op.scalar(x.builder(), value, dtype="s32")
 
 
-def _iota(x: Op, dimension: int, rank: int = 0) -> Op:
+def iota(x: Op, dimension: int, rank: int = 0) -> Op:
     """The place along a dimension, for each element of x or of its first ``rank`` dimensions."""
     sizes = tuple(x.shape().sizes)
     return Op.iota(x.builder(), mkshape("s32", sizes[: rank or len(sizes)]), dimension)
 
 
-def _like(value: Op, x: Op, dimensions: Sequence[int] = ()) -> Op:
+def like(value: Op, x: Op, dimensions: Sequence[int] = ()) -> Op:
     """``value``, whose dimensions are the named ones of x, spread over all of x."""
     return value.broadcast_in_dim(x.shape().sizes, tuple(dimensions))
 
 
-def _reduced(x: Op, dimension: int, start: float, function: Callable) -> Op:
+def reduced(x: Op, dimension: int, start: float, function: Callable) -> Op:
     return x.reduce(Op.scalar(x.builder(), start, x.shape().dtype), function, (dimension,))
 
 
-def _chosen(mask: Op, x: Op) -> Op:
+def chosen(mask: Op, x: Op) -> Op:
     """x [B, M, …] at the one row of each that the mask [B, M] chooses: [B, …]. Sums of -0 leave a value what it is."""
     nothing = x.scalar_like(0 if x.shape().dtype == "s32" else -0.0)
     start = 0 if x.shape().dtype == "s32" else -0.0
-    return _reduced(_like(mask, x, (0, 1)).select(x, nothing), 1, start, lambda a, b: a + b)
+    return reduced(like(mask, x, (0, 1)).select(x, nothing), 1, start, lambda a, b: a + b)
 
 
 def _at(x: Op, starts: Sequence[Op], sizes: Sequence[int]) -> Op:
@@ -50,30 +50,28 @@ def _at(x: Op, starts: Sequence[Op], sizes: Sequence[int]) -> Op:
     return x.dynamic_slice(list(starts), tuple(sizes)).reshape(tuple(kept))
 
 
-def _loop(count: Op, state: Sequence[Op], body: Callable) -> list[Op]:
+def loop(count: Op, state: Sequence[Op], body: Callable) -> list[Op]:
     """The state after ``body(i, *state)`` for each i below the count."""
 
     def step(i: Op, limit: Op, *rest: Op) -> tuple:
-        return (i + _integer(i, 1), limit, *body(i, *rest))
+        return (i + integer(i, 1), limit, *body(i, *rest))
 
-    found = Op.mkwhile([_integer(count, 0), count, *state], lambda i, limit, *_: i < limit, step)
+    found = Op.mkwhile([integer(count, 0), count, *state], lambda i, limit, *_: i < limit, step)
     return [found.get_tuple_element(i + 2) for i in range(len(state))]
 
 
-def _row(x: Op, k: Op) -> Op:
+def row(x: Op, k: Op) -> Op:
     """x[:, k] of x [B, M, …]."""
     batch, _, *rest = x.shape().sizes
-    starts = [_integer(x, 0), k, *(_integer(x, 0) for _ in rest)]
+    starts = [integer(x, 0), k, *(integer(x, 0) for _ in rest)]
     return x.dynamic_slice(starts, (batch, 1, *rest)).reshape((batch, *rest))
 
 
-def _exchanged(x: Op, k: Op, mask: Op) -> Op:
+def exchanged(x: Op, k: Op, mask: Op) -> Op:
     """x [B, M, …] with row k and the one that the mask chooses in each other's place."""
     others = [0, *range(2, len(x.shape().sizes))]
-    is_k = _iota(x, 1) == _like(k, x)
-    return is_k.select(
-        _like(_chosen(mask, x), x, others), _like(mask, x, (0, 1)).select(_like(_row(x, k), x, others), x)
-    )
+    is_k = iota(x, 1) == like(k, x)
+    return is_k.select(like(chosen(mask, x), x, others), like(mask, x, (0, 1)).select(like(row(x, k), x, others), x))
 
 
 def _in_order(x: Op, index: Op) -> Op:
@@ -81,7 +79,7 @@ def _in_order(x: Op, index: Op) -> Op:
     batch, height, *rest = x.shape().sizes
     # Places of two numbers, the first of them the batch's: XLA sees that it may be sharded.
     places = index.reshape((batch, height, 1))
-    places = Op.concat_in_dim([_iota(places, 0), places], 2)
+    places = Op.concat_in_dim([iota(places, 0), places], 2)
     return mkop(
         "Gather",
         (x.op, places.op),
@@ -96,37 +94,37 @@ def _in_order(x: Op, index: Op) -> Op:
 
 def _largest_below(column: Op, k: Op) -> Op:
     """The first row from k on with the largest element of the columns [B, M]; k itself among NaN."""
-    row = _iota(column, 1)
-    size = (row >= _like(k, row)).select(mkop("Abs", (column.op,)), column.scalar_like(-1))
-    largest = _reduced(size, 1, -1, lambda a, b: a.max(b))
+    place = iota(column, 1)
+    size = (place >= like(k, place)).select(mkop("Abs", (column.op,)), column.scalar_like(-1))
+    largest = reduced(size, 1, -1, lambda a, b: a.max(b))
     height = column.shape().sizes[1]
-    places = (size == _like(largest, size, (0,))).select(row, row.scalar_like(height))
-    first = _reduced(places, 1, height, lambda a, b: a.min(b))
-    return (first == first.scalar_like(height)).select(_like(k, first), first)
+    places = (size == like(largest, size, (0,))).select(place, place.scalar_like(height))
+    first = reduced(places, 1, height, lambda a, b: a.min(b))
+    return (first == first.scalar_like(height)).select(like(k, first), first)
 
 
 def _exchange_step(c: Op, k: Op, panel: Op, pivots: Op, order: Op) -> tuple[Op, Op, Op]:
     """Panel, pivots and order with the pivot of column c, which is the matrix' column k, in row k."""
     batch, height, _ = panel.shape().sizes
-    column = _at(panel, [_integer(c, 0), _integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
+    column = _at(panel, [integer(c, 0), integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
     pivot = _largest_below(column, k)
-    mask = _iota(order, 1) == _like(pivot, order, (0,))
+    mask = iota(order, 1) == like(pivot, order, (0,))
     numbers = (pivot + pivot.scalar_like(1)).reshape((batch, 1))
-    pivots = pivots.dynamic_update_slice(numbers, [_integer(c, 0), k])
-    return _exchanged(panel, k, mask), pivots, _exchanged(order, k, mask)
+    pivots = pivots.dynamic_update_slice(numbers, [integer(c, 0), k])
+    return exchanged(panel, k, mask), pivots, exchanged(order, k, mask)
 
 
 def _eliminated(c: Op, k: Op, panel: Op) -> Op:
     """The panel with column c divided by the pivot, and its multiples taken from the columns after it."""
     batch, height, _ = panel.shape().sizes
-    top = _row(panel, k)
-    pivot = top.dynamic_slice([_integer(c, 0), c], (batch, 1)).reshape((batch,))
-    column = panel.dynamic_slice([_integer(c, 0), _integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
-    pivot = _like(pivot, column, (0,))
-    factor = _like((pivot != pivot.zeros_like()).select(column / pivot, column), panel, (0, 1))
-    below = _iota(panel, 1) > _like(k, panel)
-    number, here = _iota(panel, 2), _like(c, panel)
-    rest = (below & (number > here)).select(panel - factor * _like(top, panel, (0, 2)), panel)
+    top = row(panel, k)
+    pivot = top.dynamic_slice([integer(c, 0), c], (batch, 1)).reshape((batch,))
+    column = panel.dynamic_slice([integer(c, 0), integer(c, 0), c], (batch, height, 1)).reshape((batch, height))
+    pivot = like(pivot, column, (0,))
+    factor = like((pivot != pivot.zeros_like()).select(column / pivot, column), panel, (0, 1))
+    below = iota(panel, 1) > like(k, panel)
+    number, here = iota(panel, 2), like(c, panel)
+    rest = (below & (number > here)).select(panel - factor * like(top, panel, (0, 2)), panel)
     return (below & (number == here)).select(factor, rest)
 
 
@@ -146,32 +144,32 @@ def lu(matrix: Operand, pivots: int):
         return [start, _eliminated(c, k, panel), numbers, order]
 
     def eliminate_block(j: Op, a: Op, numbers: Op, order: Op) -> list[Op]:
-        zero = _integer(j, 0)
-        start = j * _integer(j, block)
-        count = (_integer(j, pivots) - start).min(_integer(j, block))
+        zero = integer(j, 0)
+        start = j * integer(j, block)
+        count = (integer(j, pivots) - start).min(integer(j, block))
         panel = a.dynamic_slice([zero, zero, start], (batch, height, block))
-        _, panel, numbers, moved = _loop(count, [start, panel, numbers, _iota(order, 1)], step)
+        _, panel, numbers, moved = loop(count, [start, panel, numbers, iota(order, 1)], step)
         a = _in_order(a, moved).dynamic_update_slice(panel, [zero, zero, start])
         if width > block:
             corner = panel.dynamic_slice([zero, start, zero], (batch, block, block))
             rows = a.dynamic_slice([zero, start, zero], (batch, block, width))
             solved = corner.triangualr_solve(rows, left_side=True, lower=True, unit_diagonal=True, transpose_a=False)
-            end = start + _integer(j, block)
-            rows = (_iota(rows, 2) >= _like(end, rows)).select(solved, rows)
+            end = start + integer(j, block)
+            rows = (iota(rows, 2) >= like(end, rows)).select(solved, rows)
             a = a.dynamic_update_slice(rows, [zero, start, zero])
-            rest = (_iota(a, 1) >= _like(end, a)) & (_iota(a, 2) >= _like(end, a))
+            rest = (iota(a, 1) >= like(end, a)) & (iota(a, 2) >= like(end, a))
             a = rest.select(a - Op.call(dot, [panel, rows]), a)
         return [a, numbers, _in_order(order, moved)]
 
     def whole(a: Op) -> Op:
-        numbers = _iota(a, 0, 1).zeros_like().broadcast((pivots,)).transpose((1, 0))
-        blocks = _integer(a, -(-pivots // block))
-        return Op.tuple(_loop(blocks, [a, numbers, _iota(a, 1, 2)], eliminate_block))
+        numbers = iota(a, 0, 1).zeros_like().broadcast((pivots,)).transpose((1, 0))
+        blocks = integer(a, -(-pivots // block))
+        return Op.tuple(loop(blocks, [a, numbers, iota(a, 1, 2)], eliminate_block))
 
-    return create_computation("lu", whole, [_shape(matrix)])
+    return create_computation("lu", whole, [shape_of(matrix)])
 
 
-def _shape(array: Operand):
+def shape_of(array: Operand):
     return mkshape(_TYPES[array.dtype], array.sizes)
 
 
@@ -184,21 +182,21 @@ def substitution(triangle: Operand, right: Operand, upper: bool, unit: bool):
     batch, size, _ = triangle.sizes
 
     def step(i: Op, a: Op, x: Op) -> list[Op]:
-        k = _integer(i, size - 1) - i if upper else i
-        zero = _integer(i, 0)
+        k = integer(i, size - 1) - i if upper else i
+        zero = integer(i, 0)
         column = a.dynamic_slice([zero, zero, k], (batch, size, 1)).reshape((batch, size))
-        top = _row(x, k)
+        top = row(x, k)
         if not unit:
             pivot = column.dynamic_slice([zero, k], (batch, 1)).reshape((batch,))
-            top = top / _like(pivot, top, (0,))
-        row, here, tops = _iota(x, 1), _like(k, x), _like(top, x, (0, 2))
-        rest = (row < here if upper else row > here).select(x - _like(column, x, (0, 1)) * tops, x)
-        return [a, (row == here).select(tops, rest)]
+            top = top / like(pivot, top, (0,))
+        number, here, tops = iota(x, 1), like(k, x), like(top, x, (0, 2))
+        rest = (number < here if upper else number > here).select(x - like(column, x, (0, 1)) * tops, x)
+        return [a, (number == here).select(tops, rest)]
 
     def whole(a: Op, b: Op) -> Op:
-        return _loop(_integer(a, size), [a, b], step)[1]
+        return loop(integer(a, size), [a, b], step)[1]
 
-    return create_computation("substitution", whole, [_shape(triangle), _shape(right)])
+    return create_computation("substitution", whole, [shape_of(triangle), shape_of(right)])
 
 
 @functools.lru_cache(maxsize=256)
@@ -206,13 +204,13 @@ def order_of(batch: int, pivots: int, rows: int):
     """The order [B, rows] of the rows after the exchanges that ``pivots`` [B, K] name, from 1."""
 
     def exchange(k: Op, numbers: Op, order: Op) -> list[Op]:
-        pivot = _row(numbers, k)
-        mask = _iota(order, 1) == _like(pivot - pivot.scalar_like(1), order, (0,))
-        return [numbers, _exchanged(order, k, mask)]
+        pivot = row(numbers, k)
+        mask = iota(order, 1) == like(pivot - pivot.scalar_like(1), order, (0,))
+        return [numbers, exchanged(order, k, mask)]
 
     def whole(numbers: Op) -> Op:
         order = Op.iota(numbers.builder(), mkshape("s32", (batch, rows)), 1)
-        return _loop(_integer(numbers, pivots), [numbers, order], exchange)[1]
+        return loop(integer(numbers, pivots), [numbers, order], exchange)[1]
 
     return create_computation("order", whole, [mkshape("s32", (batch, pivots))])
 
@@ -221,7 +219,7 @@ def order_of(batch: int, pivots: int, rows: int):
 def reordered(matrix: Operand):
     """The rows of matrices [B, M, N] in the order [B, M]. A gather by torch's is not sharded by the batch."""
     order = mkshape("s32", matrix.sizes[:2])
-    return create_computation("reordered", lambda a, index: _in_order(a, index), [_shape(matrix), order])
+    return create_computation("reordered", lambda a, index: _in_order(a, index), [shape_of(matrix), order])
 
 
 @functools.lru_cache(maxsize=256)
@@ -230,17 +228,17 @@ def cholesky(matrix: Operand):
     batch, size, _ = matrix.sizes
 
     def step(k: Op, a: Op, found: Op) -> list[Op]:
-        column = _row(a, k)
-        pivot = _like(column.dynamic_slice([_integer(k, 0), k], (batch, 1)).reshape((batch,)), column, (0,))
+        column = row(a, k)
+        pivot = like(column.dynamic_slice([integer(k, 0), k], (batch, 1)).reshape((batch,)), column, (0,))
         root = (pivot > pivot.zeros_like()).select(mkop("Sqrt", (pivot.op,)), pivot.scalar_like(math.nan))
-        lower = (_iota(column, 1) >= _like(k, column)).select(column / root, column.zeros_like())
-        rows, columns = _like(lower, a, (0, 1)), _like(lower, a, (0, 2))
-        return [a - rows * columns, (_iota(a, 2) == _like(k, a)).select(rows, found)]
+        lower = (iota(column, 1) >= like(k, column)).select(column / root, column.zeros_like())
+        rows, columns = like(lower, a, (0, 1)), like(lower, a, (0, 2))
+        return [a - rows * columns, (iota(a, 2) == like(k, a)).select(rows, found)]
 
     def whole(a: Op) -> Op:
-        return _loop(_integer(a, size), [a, a.zeros_like()], step)[1]
+        return loop(integer(a, size), [a, a.zeros_like()], step)[1]
 
-    return create_computation("cholesky", whole, [_shape(matrix)])
+    return create_computation("cholesky", whole, [shape_of(matrix)])
 
 
 @functools.lru_cache(maxsize=256)
@@ -252,16 +250,16 @@ def first_minor_not_positive(matrix: Operand):
     batch, size, _ = matrix.sizes
 
     def eliminate(k: Op, a: Op, found: Op) -> list[Op]:
-        pivot = _row(a, k).dynamic_slice([_integer(k, 0), k], (batch, 1)).reshape((batch,))
-        fails = (pivot > pivot.zeros_like()).select(found.zeros_like(), _like(k, found) + found.scalar_like(1))
+        pivot = row(a, k).dynamic_slice([integer(k, 0), k], (batch, 1)).reshape((batch,))
+        fails = (pivot > pivot.zeros_like()).select(found.zeros_like(), like(k, found) + found.scalar_like(1))
         return [_eliminated(k, k, a), (found == found.zeros_like()).select(fails, found)]
 
     def whole(a: Op, flags: Op) -> Op:
-        some = _reduced(flags, 0, 0, lambda x, y: x.max(y))
-        count = (some > _integer(a, 0)).select(_integer(a, size), _integer(a, 0))
-        return _loop(count, [a, flags.zeros_like()], eliminate)[1]
+        some = reduced(flags, 0, 0, lambda x, y: x.max(y))
+        count = (some > integer(a, 0)).select(integer(a, size), integer(a, 0))
+        return loop(count, [a, flags.zeros_like()], eliminate)[1]
 
-    return create_computation("minors", whole, [_shape(matrix), mkshape("s32", (batch,))])
+    return create_computation("minors", whole, [shape_of(matrix), mkshape("s32", (batch,))])
 
 
 @functools.lru_cache(maxsize=256)
@@ -271,13 +269,13 @@ def repeated_squares(matrix: Operand):
     dot = exact_dot(matrix, matrix)
 
     def square(i: Op, a: Op, counts: Op) -> list[Op]:
-        more = _like(i, counts) < counts
-        return [_like(more, a, (0,)).select(Op.call(dot, [a, a]), a), counts]
+        more = like(i, counts) < counts
+        return [like(more, a, (0,)).select(Op.call(dot, [a, a]), a), counts]
 
     def whole(a: Op, counts: Op) -> Op:
-        return _loop(_reduced(counts, 0, 0, lambda x, y: x.max(y)), [a, counts], square)[0]
+        return loop(reduced(counts, 0, 0, lambda x, y: x.max(y)), [a, counts], square)[0]
 
-    return create_computation("squares", whole, [_shape(matrix), mkshape("s32", (batch,))])
+    return create_computation("squares", whole, [shape_of(matrix), mkshape("s32", (batch,))])
 
 
 @functools.lru_cache(maxsize=256)
@@ -285,8 +283,8 @@ def greatest_divisor(numbers: Operand):
     """Euclid's algorithm of two arrays of integers that are not negative."""
 
     def some_left(x: Op, y: Op) -> Op:
-        left = (y != y.zeros_like()).select(_iota(y, 0).zeros_like() + _integer(y, 1), _iota(y, 0).zeros_like())
-        return left.reduce_all(_integer(y, 0), lambda a, b: a.max(b)) > _integer(y, 0)
+        left = (y != y.zeros_like()).select(iota(y, 0).zeros_like() + integer(y, 1), iota(y, 0).zeros_like())
+        return left.reduce_all(integer(y, 0), lambda a, b: a.max(b)) > integer(y, 0)
 
     def step(x: Op, y: Op) -> tuple[Op, Op]:
         done = y == y.zeros_like()
@@ -295,7 +293,7 @@ def greatest_divisor(numbers: Operand):
     def whole(x: Op, y: Op) -> Op:
         return Op.mkwhile([x, y], some_left, step).get_tuple_element(0)
 
-    return create_computation("gcd", whole, [_shape(numbers)] * 2)
+    return create_computation("gcd", whole, [shape_of(numbers)] * 2)
 
 
 @functools.lru_cache(maxsize=256)
@@ -307,7 +305,7 @@ def gamma_terms(numbers: Operand, steps: int):
     """
 
     def step(i: Op, a: Op, x: Op, rising: Op, power: Op, series: Op, alternating: Op, fraction: Op) -> list[Op]:
-        n = _like((i + _integer(i, 1)).cast(a.shape().dtype), a)
+        n = like((i + integer(i, 1)).cast(a.shape().dtype), a)
         m = a.scalar_like(steps) - n + a.scalar_like(1)
         rising = rising * (x / (a + n))
         power = power * (a.zeros_like() - x / n)
@@ -316,10 +314,10 @@ def gamma_terms(numbers: Operand, steps: int):
 
     def whole(a: Op, x: Op) -> Op:
         one, nothing = a.ones_like(), a.zeros_like()
-        *_, series, alternating, fraction = _loop(_integer(a, steps), [a, x, one, one, one, nothing, nothing], step)
+        *_, series, alternating, fraction = loop(integer(a, steps), [a, x, one, one, one, nothing, nothing], step)
         return Op.tuple([series, alternating, one / (x + one - a - fraction)])
 
-    return create_computation("gamma_terms", whole, [_shape(numbers)] * 2)
+    return create_computation("gamma_terms", whole, [shape_of(numbers)] * 2)
 
 
 @functools.lru_cache(maxsize=256)
@@ -331,16 +329,16 @@ def inverted(numbers: Operand, steps: int):
     """
 
     def step(i: Op, u: Op, p: Op, a: Op, b: Op, total: Op, count: Op) -> list[Op]:
-        n = _like(i.cast(u.shape().dtype), u)
+        n = like(i.cast(u.shape().dtype), u)
         total = total + p
         more = (u > total) & (p > p.scalar_like(1e-8))
         count = count + more.select(n.ones_like(), n.zeros_like())
         return [u, p * (a - b * n) / (n + n.scalar_like(1)), a, b, total, count]
 
     def whole(u: Op, p: Op, a: Op, b: Op) -> Op:
-        return _loop(_integer(u, steps), [u, p, a, b, u.zeros_like(), u.zeros_like()], step)[5]
+        return loop(integer(u, steps), [u, p, a, b, u.zeros_like(), u.zeros_like()], step)[5]
 
-    return create_computation("inverted", whole, [_shape(numbers)] * 4)
+    return create_computation("inverted", whole, [shape_of(numbers)] * 4)
 
 
 def _unsigned(x: Op, value: int) -> Op:
@@ -373,11 +371,11 @@ def more_numbers(numbers: Operand, count: int):
         key = (first ^ second * _unsigned(second, 2**9)).reshape(numbers.sizes[1:])
         number = Op.iota(x.builder(), mkshape("u32", (count, *numbers.sizes[1:])), 0)
         number = number + _unsigned(number, 1)
-        bits = _mixed(_like(key, number, range(1, len(numbers.sizes))) + number * _unsigned(number, 0x9E3779B9))
+        bits = _mixed(like(key, number, range(1, len(numbers.sizes))) + number * _unsigned(number, 0x9E3779B9))
         half = _shifted_right(bits, 9).cast(x.shape().dtype)
         return (half + half.scalar_like(0.5)) * half.scalar_like(2.0**-23)
 
-    return create_computation("numbers", whole, [_shape(numbers)])
+    return create_computation("numbers", whole, [shape_of(numbers)])
 
 
 def _bits_of_double(x: Op) -> Op:
@@ -405,7 +403,7 @@ def exclusive_or(numbers: Operand, dims: tuple[int, ...]):
         bits = _bits_of_double(x) if dtype == "f32" else wide.bitcast("u64")
         return bits.reduce(Op.scalar(x.builder(), 0, "u64"), lambda a, b: a ^ b, dims)
 
-    return create_computation("exclusive_or", whole, [_shape(numbers)])
+    return create_computation("exclusive_or", whole, [shape_of(numbers)])
 
 
 def _shifted(x: Op, step: int) -> Op:
@@ -435,28 +433,28 @@ def alignments(scores: Operand, backward: bool):
     sign = -1 if backward else 1
 
     def step(i: Op, e: Op, skips: Op, begins: Op, first: Op, last: Op, found: Op) -> list[Op]:
-        t = _integer(i, steps - 1) - i if backward else i
+        t = integer(i, steps - 1) - i if backward else i
         here = _row_of_steps(e, t)
         none = last.scalar_like(-math.inf)
         reached = skips == skips.ones_like()
         two = reached.select(_shifted(last, 2), none) if not backward else _shifted(reached.select(last, none), -2)
         onward = _log_of_sum(last, _shifted(last, sign), two) + here
         start = (begins == begins.ones_like()).select(here, none)
-        is_first = _like(_like(t, first) == first, last, (0,))
+        is_first = like(like(t, first) == first, last, (0,))
         last = is_first.select(start, onward)
-        place = [t, _integer(i, 0), _integer(i, 0)]
+        place = [t, integer(i, 0), integer(i, 0)]
         found = found.dynamic_update_slice(last.reshape((1, batch, length)), place)
         return [e, skips, begins, first, last, found]
 
     def whole(e: Op, skips: Op, begins: Op, first: Op) -> Op:
         nothing = e.scalar_like(-math.inf)
         last = Op.scalar(e.builder(), -math.inf, e.shape().dtype).broadcast((batch, length))
-        return _loop(_integer(e, steps), [e, skips, begins, first, last, nothing], step)[5]
+        return loop(integer(e, steps), [e, skips, begins, first, last, nothing], step)[5]
 
     flags = mkshape("s32", (batch, length))
-    return create_computation("alignments", whole, [_shape(scores), flags, flags, mkshape("s32", (batch,))])
+    return create_computation("alignments", whole, [shape_of(scores), flags, flags, mkshape("s32", (batch,))])
 
 
 def _row_of_steps(x: Op, t: Op) -> Op:
     _, batch, length = x.shape().sizes
-    return x.dynamic_slice([t, _integer(t, 0), _integer(t, 0)], (1, batch, length)).reshape((batch, length))
+    return x.dynamic_slice([t, integer(t, 0), integer(t, 0)], (1, batch, length)).reshape((batch, length))

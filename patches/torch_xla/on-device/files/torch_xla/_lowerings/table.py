@@ -69,6 +69,14 @@ TABLE = {
     "special_shifted_chebyshev_polynomial_w": "special.shifted_chebyshev_w",
     "special_spherical_bessel_j0": "special.spherical_j0",
     "special_zeta": "gamma.zeta",
+    # evenly spaced numbers
+    "linspace.Scalar_Tensor": "composites.linspace",
+    "linspace.Tensor_Scalar": "composites.linspace",
+    "linspace.Tensor_Tensor": "composites.linspace",
+    "logspace": "composites.logspace",
+    "logspace.Scalar_Tensor": "composites.logspace",
+    "logspace.Tensor_Scalar": "composites.logspace",
+    "logspace.Tensor_Tensor": "composites.logspace",
     # sums, products and scans
     "_logcumsumexp": "elementwise.logcumsumexp",
     "addbmm": "elementwise.addbmm",
@@ -89,8 +97,10 @@ TABLE = {
     "_fft_r2c": "fourier.fft_r2c",
     "_conj_physical": "fourier.conj_physical",
     # random numbers
+    "_dirichlet_grad": "implicit.dirichlet_grad",
     "_sample_dirichlet": "sampling.sample_dirichlet",
     "_standard_gamma": "sampling.standard_gamma",
+    "_standard_gamma_grad": "implicit.standard_gamma_grad",
     "binomial": "sampling.binomial",
     "cauchy": "drawing.cauchy",
     "geometric": "drawing.geometric",
@@ -108,6 +118,8 @@ TABLE = {
     "linalg_cholesky_ex": "linalg.cholesky_ex",
     "linalg_householder_product": "linalg.householder_product",
     "linalg_inv_ex": "linalg.inv_ex",
+    "linalg_ldl_factor_ex": "linalg.ldl_factor_ex",
+    "linalg_ldl_solve": "linalg.ldl_solve",
     "linalg_lstsq": "linalg.lstsq",
     "linalg_lu": "linalg.lu",
     "linalg_lu_factor_ex": "linalg.lu_factor_ex",
@@ -231,11 +243,13 @@ LOWERED_SINCE = {
     "isneginf": "elementwise.isneginf",
 }
 
-#: Of operators for which torch_xla has a gradient of its own: functions that autograd sees.
+#: Of operators for which torch_xla has a gradient of its own, or torch none: functions that autograd sees.
 DIFFERENTIABLE = {
     "_linalg_det": "linalg.contiguous_det",
     "_linalg_slogdet": "linalg.contiguous_slogdet",
     "_linalg_solve_ex": "linalg.contiguous_solve_ex",
+    "combinations": "composites.combinations",
+    "cov": "composites.cov",
     "index_fill.int_Tensor": "scattering.index_fill",
     "max_pool2d": "pooling.dilated_max_pool2d",
     "max_pool3d": "pooling.dilated_max_pool3d",
