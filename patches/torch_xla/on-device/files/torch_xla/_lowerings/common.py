@@ -45,27 +45,6 @@ def drawn(draw: Callable) -> Callable:
     return prepared(lambda *arguments: (*arguments[:-1], draw(*arguments)))
 
 
-def _empty(arguments: Sequence, *sizes: int) -> Tensor:
-    """Room for numbers of the tensors' shape with ``sizes`` before it: of float64 for such a tensor, or of float32."""
-    first, *others = (a for a in arguments if isinstance(a, Tensor))
-    shape = torch.broadcast_shapes(first.shape, *(t.shape for t in others)) if others else first.shape
-    return first.new_empty([*sizes, *shape], dtype=first.dtype if first.dtype == torch.float64 else torch.float32)
-
-
-def uniform(*sizes: int) -> Callable:
-    """A draw of numbers below 1: 0 is one of them."""
-    return lambda *arguments: _empty(arguments, *sizes).uniform_()
-
-
-def normal(*sizes: int) -> Callable:
-    return lambda *arguments: _empty(arguments, *sizes).normal_()
-
-
-def exponential(numbers: Tensor) -> Tensor:
-    """Exponential variates of uniform ones, which are multiples of the dtype's eps: none is 0."""
-    return -torch.log(numbers + torch.finfo(numbers.dtype).eps / 2)
-
-
 def integral(x: Tensor) -> bool:
     return not x.is_floating_point() and not x.is_complex()
 

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
@@ -99,3 +100,21 @@ def logspace(start: Any, end: Any, steps: int, base: float, dtype: Optional[torc
     if not isinstance(start, Tensor) and not isinstance(end, Tensor):
         return torch.logspace(start, end, steps, base, dtype=dtype).to(device)
     return torch.pow(base, _spaced(start, end, steps, dtype, torch.float64, device)).to(dtype)
+
+
+# ---- places in a triangle, which the host counts
+
+
+def _triangle(places: Callable) -> Callable:
+    @keeps_dtypes
+    def found(rows: int, columns: int, offset: int, dtype: Any, layout: Any, device: Any, _: Any) -> Tensor:
+        if layout not in (None, torch.strided) or device is None:
+            return NotImplemented
+        # Without a dtype the schema's default comes, which is a number.
+        dtype = dtype if isinstance(dtype, torch.dtype) else torch.int64
+        return places(rows, columns, offset, dtype=dtype).to(device)
+
+    return found
+
+
+tril_indices, triu_indices = _triangle(torch.tril_indices), _triangle(torch.triu_indices)

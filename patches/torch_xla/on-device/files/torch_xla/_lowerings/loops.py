@@ -359,23 +359,39 @@ def _shifted_right(x: Op, count: int) -> Op:
     return x / _unsigned(x, 2**count)
 
 
+def _places(key: Op, sizes: tuple[int, ...]) -> Op:
+    """The number of each element of an array, as u32."""
+    found = _unsigned(key, 0).broadcast(sizes)
+    for dimension in range(len(sizes)):
+        place = Op.iota(key.builder(), mkshape("u32", sizes), dimension)
+        found = found + place * _unsigned(place, math.prod(sizes[dimension + 1 :]))
+    return found
+
+
 @functools.lru_cache(maxsize=256)
-def more_numbers(numbers: Operand, count: int):
-    """So many uniform numbers between 0 and 1 [count, …] of two that are drawn [2, …].
+def numbers(sizes: tuple[int, ...], count: int, wide: bool):
+    """So many uniform numbers between 0 and 1 for each element of an array [count, …] of four that are drawn.
 
     XLA's CPU draws one in the time in which it makes twenty of them.
     """
 
     def whole(x: Op) -> Op:
-        first, second = ((x * x.scalar_like(2.0**23)).cast("u32").slice_in_dim(i, i + 1, 0) for i in range(2))
-        key = (first ^ second * _unsigned(second, 2**9)).reshape(numbers.sizes[1:])
-        number = Op.iota(x.builder(), mkshape("u32", (count, *numbers.sizes[1:])), 0)
-        number = number + _unsigned(number, 1)
-        bits = _mixed(like(key, number, range(1, len(numbers.sizes))) + number * _unsigned(number, 0x9E3779B9))
-        half = _shifted_right(bits, 9).cast(x.shape().dtype)
-        return (half + half.scalar_like(0.5)) * half.scalar_like(2.0**-23)
+        parts = [(x * x.scalar_like(2.0**23)).cast("u32").slice_in_dim(i, i + 1, 0).reshape(()) for i in range(4)]
+        first, second = (low ^ high * _unsigned(high, 2**9) for low, high in zip(parts[::2], parts[1::2], strict=True))
+        key = _mixed(_places(x, sizes) + first) ^ second
+        number = Op.iota(x.builder(), mkshape("u32", (count, *sizes)), 0)
+        spread = key.broadcast((count,))
 
-    return create_computation("numbers", whole, [shape_of(numbers)])
+        def bits(begin: int) -> Op:
+            return _mixed(spread + (number + _unsigned(number, begin)) * _unsigned(number, 0x9E3779B9))
+
+        if not wide:
+            half = _shifted_right(bits(1), 9).cast("f32")
+            return (half + half.scalar_like(0.5)) * half.scalar_like(2.0**-23)
+        high, low = (_shifted_right(bits(b), 6).cast("f64") for b in (1, count + 1))
+        return (high * high.scalar_like(2.0**26) + low + high.scalar_like(0.5)) * high.scalar_like(2.0**-52)
+
+    return create_computation("numbers", whole, [mkshape("f32", (4,))])
 
 
 def _bits_of_double(x: Op) -> Op:

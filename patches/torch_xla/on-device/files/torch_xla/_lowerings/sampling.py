@@ -10,12 +10,13 @@ from torch import Tensor
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import drawn, only, uniform
+from .common import drawn, only
+from .drawing import is_drawn, key, several, spread
 from .gamma import distance, stirling_rest
 
 
 def _is_drawn(x: Tensor, generator: Any) -> bool:
-    return generator is None and x.is_floating_point()
+    return is_drawn(x, generator) and x.is_floating_point()
 
 
 _ROUNDS = 6
@@ -30,14 +31,10 @@ def _accepted(candidates: Tensor, accepted: Tensor) -> Tensor:
     return found
 
 
-def _more(numbers: Tensor, count: int) -> Tensor:
-    made = loops.more_numbers(Operand.of(numbers), count)
-    return torch_xla._XLAC._xla_user_computation("xla::more_numbers", [numbers], made)[0]
-
-
 def _log_gamma_variates(alpha: Tensor, numbers: Tensor) -> Tensor:
     """Logarithms of variates, by Marsaglia and Tsang: of α < 1 by that of α + 1."""
-    chances, sizes, angles, boost = _more(numbers, 3 * _ROUNDS + 1).split([_ROUNDS, _ROUNDS, _ROUNDS, 1])
+    drawn = several(numbers, alpha, 3 * _ROUNDS + 1)
+    chances, sizes, angles, boost = drawn.split([_ROUNDS, _ROUNDS, _ROUNDS, 1])
     normal, boost = torch.sqrt(-2 * torch.log(sizes)) * torch.cos(2 * math.pi * angles), boost.squeeze(0)
     small = alpha < 1
     d = torch.where(small, alpha + 1, alpha) - 1 / 3
@@ -50,13 +47,13 @@ def _log_gamma_variates(alpha: Tensor, numbers: Tensor) -> Tensor:
 
 
 @only(_is_drawn)
-@drawn(uniform(2))
+@drawn(key)
 def standard_gamma(alpha: Tensor, numbers: Tensor) -> Tensor:
     return torch.exp(_log_gamma_variates(alpha, numbers)).clamp(min=torch.finfo(alpha.dtype).tiny)
 
 
 @only(lambda alpha, generator: _is_drawn(alpha, generator) and alpha.dim() > 0)
-@drawn(uniform(2))
+@drawn(key)
 def sample_dirichlet(alpha: Tensor, numbers: Tensor) -> Tensor:
     return torch.softmax(_log_gamma_variates(alpha, numbers), -1).clamp(min=torch.finfo(alpha.dtype).tiny)
 
@@ -110,9 +107,9 @@ def _log_poisson(k: Tensor, rate: Tensor) -> Tensor:
 
 
 @only(_is_drawn)
-@drawn(uniform(2))
+@drawn(key)
 def poisson(rate: Tensor, numbers: Tensor) -> Tensor:
-    few, numbers = rate < _FEW, _more(numbers, _NUMBERS)
+    few, numbers = rate < _FEW, several(numbers, rate, _NUMBERS)
     low, high = torch.where(few, rate, 1.0), torch.where(few, float(_FEW), rate)
     spread = 0.931 + 2.53 * torch.sqrt(high)
     hat = 1.1239 + 1.1328 / (spread - 3.4)
@@ -129,12 +126,12 @@ def _log_binomial(k: Tensor, n: Tensor, p: Tensor) -> Tensor:
 
 
 @only(lambda n, p, generator: _is_drawn(n, generator) and n.dtype == p.dtype)
-@drawn(uniform(2))
+@drawn(key)
 def binomial(n: Tensor, p: Tensor, numbers: Tensor) -> Tensor:
     taken = (n >= 0) & (p >= 0) & (p <= 1)
     count = torch.where(taken, torch.floor(n), 0.0)
     rarer = torch.where(taken, torch.where(p > 0.5, 1 - p, p), 0.0)
-    few, numbers = count * rarer < _FEW, _more(numbers, _NUMBERS)
+    few, numbers = count * rarer < _FEW, several(numbers, count, _NUMBERS)
     odds = rarer / (1 - rarer)
     first = torch.exp(count * torch.log1p(-rarer))
     low = _inverted(numbers[-1], torch.where(few, first, 1.0), count * odds, odds)
@@ -160,7 +157,7 @@ _FEW_SAMPLES = 8
 
 def _of_multinomial(weights: Tensor, samples: int, *_: Any) -> Tensor:
     batch = weights.shape[:-1]
-    return weights.new_empty((*batch, samples) if samples <= _FEW_SAMPLES else (2, *batch)).uniform_()
+    return weights.new_empty((*batch, samples)).uniform_() if samples <= _FEW_SAMPLES else key(weights)
 
 
 def _is_sampled(weights: Tensor, samples: int, replacement: bool, generator: Any) -> bool:
@@ -173,7 +170,7 @@ def multinomial(weights: Tensor, samples: int, replacement: bool, numbers: Tenso
     """Without replacement."""
     if samples > _FEW_SAMPLES:
         # The smallest of exponential variates with the weights as their rates.
-        waits = -torch.log(_more(numbers, weights.shape[-1]).movedim(0, -1))
+        waits = -torch.log(spread(numbers, weights))
         return torch.topk(weights / waits, samples, -1)[1]
     count = weights.shape[-1]
     place = torch.arange(count, dtype=torch.int32, device=weights.device)

@@ -78,7 +78,8 @@ def lgamma(x: Tensor) -> Tensor:
     series = polynomial(u, lgamma_at_2(x.dtype)[::-1])
     series = torch.where(centre == 1, series - torch.log1p(u), series)
     series = torch.where(centre == 3, series + torch.log(y - 1), series)
-    found = torch.where(near, series, _lanczos_lgamma(torch.where(near, full(y, 4.0), y)))
+    far = _lanczos_lgamma if x.dtype == torch.float64 else _stirling_lgamma
+    found = torch.where(near, series, far(torch.where(near, full(y, 4.0), y)))
     absolute = x.abs()
     fraction = absolute - torch.floor(absolute)
     fraction = torch.where(fraction > 0.5, 1 - fraction, fraction)
@@ -98,6 +99,16 @@ def _lanczos_lgamma(x: Tensor) -> Tensor:
     return (z + 0.5 - t / log_t) * log_t + (0.5 * math.log(2 * math.pi) + torch.log(total))
 
 
+_STIRLING = (-1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+
+
+def _stirling_lgamma(x: Tensor) -> Tensor:
+    """Of x ≥ 3.5, exact in float32."""
+    inverse = 1 / x
+    rest = polynomial(inverse * inverse, _STIRLING) * inverse + (0.5 * math.log(2 * math.pi) - 0.5)
+    return (x - 0.5) * (torch.log(x) - 1) + rest
+
+
 def _cotangent(x: Tensor) -> Tensor:
     """cot(πx), of x reduced to within a half of an integer, where it is exact."""
     reduced = (x - torch.round(x)) * math.pi
@@ -106,6 +117,7 @@ def _cotangent(x: Tensor) -> Tensor:
 
 _STEPS = 8
 """By so much arguments are moved up, where the asymptotic series are exact."""
+_STEPS_OF_FLOAT32 = 3
 
 BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 
@@ -114,8 +126,9 @@ def digamma(x: Tensor) -> Tensor:
     x = as_floating(x)
     reflected = x < 0.5
     y = torch.where(reflected, 1 - x, x)
-    moved, shift = y + _STEPS, torch.zeros_like(y)
-    for k in range(_STEPS):
+    steps = _STEPS if x.dtype == torch.float64 else _STEPS_OF_FLOAT32
+    moved, shift = y + steps, torch.zeros_like(y)
+    for k in range(steps):
         shift = shift + 1 / (y + k)
     # A large argument needs no moving, and loses digits by it.
     large = y > 1e6

@@ -69,7 +69,7 @@ TABLE = {
     "special_shifted_chebyshev_polynomial_w": "special.shifted_chebyshev_w",
     "special_spherical_bessel_j0": "special.spherical_j0",
     "special_zeta": "gamma.zeta",
-    # evenly spaced numbers
+    # factories
     "linspace.Scalar_Tensor": "composites.linspace",
     "linspace.Tensor_Scalar": "composites.linspace",
     "linspace.Tensor_Tensor": "composites.linspace",
@@ -77,6 +77,8 @@ TABLE = {
     "logspace.Scalar_Tensor": "composites.logspace",
     "logspace.Tensor_Scalar": "composites.logspace",
     "logspace.Tensor_Tensor": "composites.logspace",
+    "tril_indices": "composites.tril_indices",
+    "triu_indices": "composites.triu_indices",
     # sums, products and scans
     "_logcumsumexp": "elementwise.logcumsumexp",
     "addbmm": "elementwise.addbmm",
