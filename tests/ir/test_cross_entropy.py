@@ -119,6 +119,57 @@ def test_as_the_cpu(dtype, reduction, sizes):
     assert_as_the_cpu(scores, target, grad=grad, reduction=reduction, ignore_index=0, weight=weight)
 
 
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16), ids=str)
+def test_smoothed_labels_are_in_the_same_node(dtype):
+    scores, target = random(8, 16, dtype=dtype).to(DEVICE).requires_grad_(), targets((8, 16)).to(DEVICE)
+    torch_xla.sync()
+    loss = F.cross_entropy(scores, target, label_smoothing=0.1)
+    loss.backward()
+    text = hlo(loss, scores.grad)
+    assert text.count("pred[8,16] compare") == 2, text
+    assert "dimensions={0,1}" not in text
+    assert text.count("bf16[8,16] convert") == (dtype == bf16)
+
+
+@pytest.mark.parametrize("dtype", (f32, f64, bf16, f16), ids=str)
+@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_smoothed_labels_are_as_the_cpu(dtype, reduction, sizes):
+    scores, target = random(*sizes, dtype=dtype) * 3, targets(sizes)
+    grad = random(*target.shape, dtype=dtype, seed=5) if reduction == "none" else torch.tensor(1.5, dtype=dtype)
+    options = {"grad": grad, "reduction": reduction}
+    assert_as_the_cpu(scores, target, **options, label_smoothing=0.1)
+    target[0] = -100
+    for smoothing in (0.3, 1.0):  # it is in the graph's key
+        assert_as_the_cpu(scores, target, **options, label_smoothing=smoothing)
+
+
+@fails_on_stock
+def test_smoothed_labels_of_large_scores():
+    """In float32 of scores near 1e4: what is lost is what the scores themselves have lost."""
+    scores, target = random(64, 32, dtype=f32) + 1e4, targets((64, 32))
+    found, grad = differentiated(DEVICE, scores, target, label_smoothing=0.1)
+    expected, of_scores = differentiated("cpu", scores, target, wide=f64, label_smoothing=0.1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(grad, of_scores, rtol=1e-5, atol=1e-8)
+
+
+def test_smoothing_of_weighted_classes_is_torchs():
+    scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, 1])
+    assert_as_the_cpu(scores, target, label_smoothing=0.1, weight=torch.tensor([0.5, 1.0, 2.0]), reduction="sum")
+
+
+def test_gradients_of_the_gradient_of_smoothed_labels():
+    def second(device):
+        leaf = random(4, 3, dtype=f32).to(device).requires_grad_()
+        loss = F.cross_entropy(leaf, torch.tensor([0, 2, 1, 1]).to(device), label_smoothing=0.2)
+        (first,) = torch.autograd.grad(loss, leaf, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), leaf)[0].cpu()
+
+    torch.testing.assert_close(second(DEVICE), second("cpu"))
+
+
 def test_every_target_is_ignored():
     scores = random(4, 3, dtype=f32)
     for reduction in ("none", "mean", "sum"):
@@ -134,8 +185,10 @@ def test_infinite_scores():
     for reduction in ("none", "mean", "sum"):
         assert_as_the_cpu(scores, target, reduction=reduction)
         assert_as_the_cpu(scores, target.clamp(max=1), reduction=reduction)
+        assert_as_the_cpu(scores, target, reduction=reduction, label_smoothing=0.1)
     scores[2, 0], scores[3], scores[4] = INF, -INF, NAN
     assert_as_the_cpu(scores, target, reduction="none")
+    assert_as_the_cpu(scores, target, reduction="none", label_smoothing=0.1)
 
 
 def test_an_ignored_class_with_infinite_scores():
@@ -208,7 +261,7 @@ def test_one_graph_serves_two_ignored_classes():
 
 def test_other_calls_are_torchs():
     scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
-    assert_as_the_cpu(scores, target, label_smoothing=0.1)
+    assert_as_the_cpu(scores, target, label_smoothing=-0.1)
     assert_as_the_cpu(scores, torch.softmax(random(4, 3, dtype=f32, seed=3), 1))
     assert_as_the_cpu(scores[0], torch.tensor(1))
 

@@ -164,6 +164,22 @@ def test_tokens_that_fill_no_tiles_stay_flattened(tpu, tokens):
 
 
 @fails_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f32), ids=str)
+def test_gradients_of_one_number_stay_flattened(tpu, dtype):
+    """Those of a sum: XLA makes their products sums, but not in more dimensions."""
+
+    def gradients():
+        x, w = leaves((2, 16, 8), (4, 8), dtype=dtype)
+        torch_xla.sync()
+        return torch.autograd.grad(F.linear(x.view(4, 8, 8), w).float().sum(), (x, w))
+
+    found = ir(*gradients())
+    assert found.count("aten::mm") == 2
+    tpu(False)
+    assert found == ir(*gradients())
+
+
+@fails_on_stock
 def test_what_was_executed_has_no_view(tpu):
     x, w = leaves((2, 16, 8), (8, 4))
     rows = x.view(-1, 8)

@@ -22,6 +22,9 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _CLASSES = 1
 """The dimension of the classes in the scores."""
 
+_CHOICES = "int reduction, bool weighted, int ignored, float smoothing"
+"""The choices of a form, as an operator has them."""
+
 _library: Any = None
 
 
@@ -33,6 +36,12 @@ class _Form(NamedTuple):
     reduction: int
     weighted: bool
     ignored: int
+    smoothing: float  # the part of a target's weight that all classes share
+
+    @property
+    def shared(self) -> float:
+        """The weight that smoothing gives to each class."""
+        return self.smoothing / self.sizes[_CLASSES]
 
     @property
     def of_targets(self) -> tuple[int, ...]:
@@ -62,6 +71,9 @@ class _Builder:
 
     def zeros(self, sizes: Sequence[int]):
         return self.number(0, self.wide).broadcast(sizes)
+
+    def times(self, of_targets, factor: float):
+        return of_targets * self.number(factor, self.wide).broadcast(self._form.of_targets)
 
     def for_classes(self, of_targets):
         """A number of each target, beside each of its scores."""
@@ -115,7 +127,11 @@ def _forward(form: _Form) -> Any:
         weight = b.parameter(b.narrow, form.sizes[_CLASSES : _CLASSES + 1]).cast(b.wide)
         weight = weight.broadcast_in_dim(form.sizes, [_CLASSES])
         scale = b.over_classes(is_target.select(weight, b.zeros(form.sizes)))
-    losses = total.log() + (largest - mine)
+    above = largest - mine
+    if form.smoothing:
+        above_all = b.over_classes(b.for_classes(largest) - scores)
+        above = b.times(above, 1 - form.smoothing) + b.times(above_all, form.shared)
+    losses = total.log() + above
     if form.weighted:
         losses = losses * scale
     loss = counts.select(losses, b.zeros(form.of_targets))
@@ -142,7 +158,11 @@ def _backward(form: _Form) -> Any:
         grad = grad.broadcast(sizes)
     ones, shares = (counts.select(grad * of, b.zeros(sizes)) for of in (scale, over_total))
     probabilities = (scores - b.for_classes(largest)).exp() * b.for_classes(shares)
-    found = probabilities - is_target.select(b.for_classes(ones), b.zeros(form.sizes))
+    others = b.zeros(form.sizes)
+    if form.smoothing:
+        others = b.for_classes(b.times(ones, form.shared))
+        ones = b.times(ones, 1 - form.smoothing + form.shared)
+    found = probabilities - is_target.select(b.for_classes(ones), others)
     return b.build(name, found.cast(b.narrow))
 
 
@@ -165,9 +185,9 @@ def _kernel(name: str) -> Any:
     """The kernel of an operator. The scores are the first operand of the loss, and the second of its gradient."""
     place = list(_MAKE).index(name)
 
-    def kernel(operands: list[Tensor], reduction: int, weighted: bool, ignored: int) -> list[Tensor]:
+    def kernel(operands: list[Tensor], *choices: Any) -> list[Tensor]:
         scores = operands[place]
-        return _computed(name, _Form(scores.dtype, tuple(scores.shape), reduction, weighted, ignored), operands)
+        return _computed(name, _Form(scores.dtype, tuple(scores.shape), *choices), operands)
 
     return kernel
 
@@ -190,7 +210,8 @@ class _CrossEntropy(torch.autograd.Function):
         if grad is None:
             return None, of_kept, None, None
         if torch.is_grad_enabled():  # for a second derivative
-            loss = _by_torch(scores, target, weight, ctx.form.reduction, ctx.form.ignored)
+            form = ctx.form
+            loss = _by_torch(scores, target, weight, form.reduction, form.ignored, form.smoothing)
             (found,) = torch.autograd.grad(loss, scores, grad, create_graph=True)
         else:
             (found,) = _run("cross_entropy_backward", ctx.form, [grad, scores, target, saved])
@@ -242,9 +263,11 @@ def _cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    if label_smoothing != 0 or reduction not in (_NONE, _MEAN, _SUM) or not _is_for_us(scores, target, weight):
+    smoothing = max(label_smoothing, 0.0)  # as in torch, where less than 0 is none
+    is_unusual = smoothing > 1 or (smoothing > 0 and weight is not None) or reduction not in (_NONE, _MEAN, _SUM)
+    if is_unusual or not _is_for_us(scores, target, weight):
         return _by_torch(scores, target, weight, reduction, ignore_index, label_smoothing)
-    form = _Form(scores.dtype, tuple(scores.shape), reduction, weight is not None, ignore_index)
+    form = _Form(scores.dtype, tuple(scores.shape), reduction, weight is not None, ignore_index, smoothing)
     return _CrossEntropy.apply(form, scores, target, weight)[0]
 
 
@@ -257,6 +280,6 @@ def install() -> None:
     _library[0].impl("cross_entropy_loss", "AutogradXLA", _castoff.untraced(_cross_entropy))
     own = torch.library.Library("castoff", "FRAGMENT")
     for name in _MAKE:
-        own.define(f"{name}(Tensor[] operands, int reduction, bool weighted, int ignored) -> Tensor[]")
+        own.define(f"{name}(Tensor[] operands, {_CHOICES}) -> Tensor[]")
         own.impl(name, _kernel(name), "XLA")
     _library.append(own)

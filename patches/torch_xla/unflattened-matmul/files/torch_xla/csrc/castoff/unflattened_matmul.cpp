@@ -9,6 +9,7 @@
 #include <ATen/ops/add_ops.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -41,6 +42,18 @@ std::vector<int64_t> leading(const Tensor& t) {
   return dims;
 }
 
+// Whether all elements are one number, as those of the gradient that a sum hands on. A product of
+// matrices with it is a sum of the other factor, and XLA makes it one; not in more dimensions.
+bool is_uniform(Value value) {
+  static const OpKind constant = OpKind::Get("prim::Constant");
+  static const std::array<OpKind, 3> same = {OpKind::Get("aten::expand"), OpKind::Get("aten::view"),
+                                             OpKind::Get("xla::cast")};
+  while (std::find(same.begin(), same.end(), value.node->op()) != same.end()) {
+    value = lazy_ir::operand(*value.node, 0);
+  }
+  return value.node->op() == constant;
+}
+
 // What `matrix`, of these sizes, is a view of, if the view flattens several dimensions, all but the
 // last one; an undefined tensor otherwise. Of rows that fill no tiles each batch would be padded.
 Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Tensor& like) {
@@ -51,7 +64,7 @@ Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Ten
   if (!sizes || sizes->empty() || sizes->back() != columns) return {};
   const auto several = [](int64_t size) { return size != 1; };
   if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return {};
-  if (sizes->end()[-2] % kTileRows != 0) return {};
+  if (sizes->end()[-2] % kTileRows != 0 || is_uniform(source)) return {};
   const int64_t of_rows =
       std::accumulate(sizes->begin(), sizes->end() - 1, int64_t{1}, std::multiplies<>());
   return of_rows == rows ? lazy_ir::tensor_of(source, like) : Tensor();
