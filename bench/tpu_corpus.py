@@ -54,14 +54,12 @@ KNOWN: dict[tuple[str, str, str], str] = {
     ("CLIP text, T 77", "v5e", MEMORY): "a product's result that the compiler keeps in memory, with fewer cycles",
     ("ViT, T 197, AdamW", "v5e", MEMORY): "tokens that fill no tiles",
     ("ViT, T 257", "v5e", MEMORY): "tokens that fill no tiles",
-    ("block, fused qkv, T 256", "v6e", MEMORY): "what gelu reads and the attention's result in float32 wait in memory",
-    ("SwiGLU", "7x", CYCLES): "unflattened-matmul",
-    ("SwiGLU", "7x", MEMORY): "unflattened-matmul",
-    ("LoRA", "7x", CYCLES): "unflattened-matmul",
-    ("bottleneck, SGD", "7x", CYCLES): "special-values: relu's gradient where its input is NaN; with less memory",
-    ("label smoothing, 1000", "7x", CYCLES): "values: log_softmax is computed in float32",
-    ("GPT block, AdamW", "7x", MEMORY): "not known yet, with fewer cycles",
-    ("block, fused qkv, T 256", "7x", MEMORY): "not known yet, with fewer cycles",
+    ("block, fused qkv, T 256", "v6e", MEMORY): "what gelu reads and the attention's weights in float32 wait in memory",
+    ("block, fused qkv, T 256", "v5e", MEMORY): "not known yet, with fewer cycles",
+    ("bottleneck, SGD", "7x", CYCLES): "special-values: relu's gradient where its input is NaN, of a gradient of "
+    "ones alone; with less memory",
+    ("GPT block, AdamW", "7x", MEMORY): "attention's weights wait in float32 and rounded, with fewer cycles",
+    ("block, fused qkv, T 256", "7x", MEMORY): "attention's weights wait in float32 and rounded, with fewer cycles",
 }
 """What programs take more of, by generation, and why."""
 

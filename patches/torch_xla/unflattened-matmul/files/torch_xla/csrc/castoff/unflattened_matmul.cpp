@@ -42,8 +42,9 @@ std::vector<int64_t> leading(const Tensor& t) {
   return dims;
 }
 
-// Whether all elements are one number, as those of the gradient that a sum hands on. A product of
-// matrices with it is a sum of the other factor, and XLA makes it one; not in more dimensions.
+// Whether all elements are one number, as those of the gradient that a sum hands on. XLA makes the
+// product of such a matrix with a weight a sum of the weight, which fuses; in more dimensions it
+// multiplies. The gradient of the weight is a product in either form.
 bool is_uniform(Value value) {
   static const OpKind constant = OpKind::Get("prim::Constant");
   static const std::array<OpKind, 3> same = {OpKind::Get("aten::expand"), OpKind::Get("aten::view"),
@@ -64,7 +65,7 @@ Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Ten
   if (!sizes || sizes->empty() || sizes->back() != columns) return {};
   const auto several = [](int64_t size) { return size != 1; };
   if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return {};
-  if (sizes->end()[-2] % kTileRows != 0 || is_uniform(source)) return {};
+  if (sizes->end()[-2] % kTileRows != 0) return {};
   const int64_t of_rows =
       std::accumulate(sizes->begin(), sizes->end() - 1, int64_t{1}, std::multiplies<>());
   return of_rows == rows ? lazy_ir::tensor_of(source, like) : Tensor();
@@ -103,6 +104,7 @@ class Unflattened final : public OverrideKernel {
       if (lhs.size(0) == lhs.size(1) && !is_transposed(value, lhs)) return {};
       return over_rows(lazy_ir::operand(*value.node, 0), lhs, rhs);
     }
+    if (is_uniform(value)) return {};
     const Tensor rows = unflattened(value, lhs.size(0), lhs.size(1), lhs);
     return rows.defined() ? of_rows(rows, rhs, arguments, lhs.size(0)) : Tensor();
   }
