@@ -28,6 +28,8 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
+STEPS = ("GPT, AdamW", "Llama, AdamW", "BERT, AdamW", "ResNet-50, SGD", "a decoder's token")
+"""Of step_replay.json, in its order."""
 MEASURED = ROOT / "bench" / "measured"
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = ("stock", "castoff", "opted in")
@@ -157,9 +159,29 @@ def draw_speed(theme: Theme) -> Any:
     return figure
 
 
+def draw_host(theme: Theme) -> Any:
+    """The chart of the host's time for a step."""
+    rows = json.loads((MEASURED / "step_replay.json").read_text())["steps"]
+    columns, colors = ("stock", "castoff", "replayed", "jax"), (*theme.bars, theme.jax)
+    figure, axes = plt.subplots(figsize=(10, 2.8), layout="constrained")
+    axes.set_title("The host's milliseconds for a step", loc="left")
+    axes.set_yscale("log")
+    for at, (step, row) in enumerate(rows.items()):
+        for number, (column, color) in enumerate(zip(columns, colors, strict=True)):
+            place = at + (number - 1.5) * 0.2
+            axes.bar(place, row[column], color=color, width=0.19)
+            label = axes.text(place, row[column], f"{row[column]:.2g}", ha="center", va="bottom", fontsize=7)
+            label.set_gid(f"host/{step}/{column}")
+    axes.set_xticks(range(len(rows)), list(STEPS))
+    axes.margins(y=0.15)
+    legend(figure, colors, ["stock, traced", "castoff, traced", "castoff, replayed", "jax.jit, as many arrays"])
+    return figure
+
+
 CHARTS: dict[str, Callable[[Theme], Any]] = {
     "gains": draw_gains,
     "layers": draw_speed,
+    "host": draw_host,
     "training-losses": training_chart.training_losses,
     "training-errors": training_chart.training_errors,
 }

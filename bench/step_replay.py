@@ -1,9 +1,10 @@
 """The host's milliseconds of steps: traced on stock and on castoff's wheels, replayed, and what jax.jit dispatches.
 
-.venv/bin/python bench/step_replay.py --stock PYTHON --patched PYTHON [--jax PYTHON] [--write]
+.venv/bin/python bench/step_replay.py --stock PYTHON --patched PYTHON --jax PYTHON [--write]
 
-Each is a process of its own (step_replay_worker.py), on CPU-XLA. `--write` puts the numbers into
-bench/measured/step_replay.json and into the table of docs/step-replay.md.
+Each is a process of its own (step_replay_worker.py), on CPU-XLA. JAX's is a compiled function of as many arrays as the
+step's graph takes, which returns as many and is given their memory. `--write` puts the numbers into
+bench/measured/step_replay.json, docs/step-replay.md and README.md; bench/chart.py draws them.
 """
 
 import argparse
@@ -25,20 +26,18 @@ STEPS = {
     "resnet": "ResNet-50, SGD with momentum",
     "decode": "a token of a decoder with a cache",
 }
-ARRAYS = 600
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 README = ROOT / "README.md"
 BEGIN_README, END_README = "<!-- replay: made by bench/step_replay.py --write -->", "<!-- replay: end -->"
 
 
 def table(record: dict) -> str:
-    lines = ["| step | traced, stock | traced, castoff | replayed | of stock |", "|---|---|---|---|---|"]
+    head = ["step", "traced, stock", "traced, castoff", "replayed", "of stock", "arrays", "`jax.jit`, as many arrays"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, row in record["steps"].items():
         stock, castoff, replayed = (row[how] for how in ("stock", "castoff", "replayed"))
-        lines.append(f"| {STEPS[name]} | {stock:.1f} | {castoff:.1f} | {replayed:.1f} | {replayed / stock:.2f} |")
-    jax = record.get("jax")
-    if jax is not None:
-        lines.append(f"\n`jax.jit` dispatches {ARRAYS} arrays in {jax:.1f} ms there.")
+        of_torch = f"{stock:.1f} | {castoff:.1f} | {replayed:.2f} | {replayed / stock:.2f}"
+        lines.append(f"| {STEPS[name]} | {of_torch} | {row['arrays']} | {row['jax']:.2f} |")
     return "\n".join(lines)
 
 
@@ -46,14 +45,18 @@ def sentence(record: dict) -> str:
     """What the README says: the least, and the most."""
     shares = sorted((row["replayed"] / row["stock"], STEPS[name]) for name, row in record["steps"].items())
     (least, best), (most, worst) = shares[0], shares[-1]
-    return f"On CPU-XLA a call takes {least:.2f} ({best}) to {most:.2f} ({worst}) of the time of stock's traced step."
+    times = [row["replayed"] / row["jax"] for row in record["steps"].values()]
+    return (
+        f"On CPU-XLA a call takes {least:.2f} ({best}) to {most:.2f} ({worst}) of the host's time for stock's traced "
+        f"step; `jax.jit` dispatches as many arrays {min(times):.1f} to {max(times):.1f} times faster."
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stock", type=Path, required=True)
     parser.add_argument("--patched", type=Path, required=True)
-    parser.add_argument("--jax", type=Path, help="a Python with jax")
+    parser.add_argument("--jax", type=Path, required=True, help="a Python with jax: castoff tpu environment has one")
     parser.add_argument("--only", choices=STEPS, action="append")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
@@ -63,11 +66,10 @@ def main() -> None:
         if castoff["last"] != replayed["last"]:
             raise SystemExit(f"{name}: the last loss is {castoff['last']} traced and {replayed['last']} replayed")
         stock = run(options.stock, PROGRAM, name, "traced")
-        row = {"stock": stock["ms"], "castoff": castoff["ms"], "replayed": replayed["ms"]}
-        record["steps"][name] = {how: round(ms, 2) for how, ms in row.items()}
+        jax = run(options.jax, PROGRAM, str(replayed["arrays"]), "jax")
+        row = {"stock": stock["ms"], "castoff": castoff["ms"], "replayed": replayed["ms"], "jax": jax["ms"]}
+        record["steps"][name] = {how: round(ms, 3) for how, ms in row.items()} | {"arrays": replayed["arrays"]}
         print(name, record["steps"][name], flush=True)
-    if options.jax:
-        record["jax"] = round(run(options.jax, PROGRAM, str(ARRAYS), "jax")["ms"], 2)
     if options.write:
         RECORD.write_text(compact_json.dumps(record, depth=2), encoding="utf-8")
         page = PAGE.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """The host's processor time for a step, traced or replayed, in ms. Run by step_replay.py, with torch_xla or jax.
 
 python step_replay_worker.py gpt traced       (or replayed; gpt, llama, bert, resnet, decode)
-python step_replay_worker.py 600 jax          what jax.jit takes to dispatch as many arrays
+python step_replay_worker.py 600 jax          what jax.jit takes to dispatch a step of as many arrays
 """
 
 import json
@@ -146,9 +146,12 @@ def of_torch(name: str, mode: str) -> dict[str, float]:
         if i >= WARM:
             seconds.append(cost)
         xm.wait_device_ops()
+    found = {"ms": statistics.median(seconds) * 1e3, "last": loss.float().sum().item()}
     if replayed is not None:
-        assert replayed.report()["replayed"] >= CALLS, replayed.report()
-    return {"ms": statistics.median(seconds) * 1e3, "last": loss.float().sum().item()}
+        report = replayed.report()
+        assert report["replayed"] >= CALLS, report
+        found["arrays"] = report["inputs"]
+    return found
 
 
 def of_jax(arrays: int) -> dict[str, float]:

@@ -804,6 +804,45 @@ def test_state_dicts_copies_and_files():
     assert same([alias[name].cpu() for name in names], after)
 
 
+def test_what_was_returned_or_copied_from_the_state_stays():
+    total = torch.zeros(2, device=XLA)
+
+    @torch_xla.replay
+    def step(x):
+        total.add_(x)
+        return total.detach()
+
+    results, copies = [], []
+    for _ in range(CALLS):
+        results.append(step(torch.ones(2, device=XLA)))
+        copies.append(total.clone())
+    assert step.report()["replayed"] >= 2
+    assert [value.tolist() for value in results] == [[number] * 2 for number in range(1, CALLS + 1)]
+    assert [value.tolist() for value in copies] == [[number] * 2 for number in range(1, CALLS + 1)]
+
+
+def test_a_state_that_gets_or_loses_an_alias_between_calls():
+    state = nn.Parameter(torch.zeros(2, 2, device=XLA), requires_grad=False)
+
+    @torch_xla.replay
+    def step(x):
+        state.add_(x)
+
+    views = []
+    for call in range(2 * CALLS):
+        if call == CALLS:
+            views.append(state.t())
+            views.append(state.detach())
+        if call == CALLS + 3:
+            views.pop()
+        step(torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=XLA))
+    assert step.report()["replayed"] >= CALLS
+    assert state.tolist() == [[14, 28], [42, 56]]
+    assert views[0].tolist() == [[14, 42], [28, 56]]
+    state.mul_(2)
+    assert views[0].tolist() == [[28, 84], [56, 112]]
+
+
 def test_what_aliases_the_state_follows_it():
     weight = torch.zeros(2, 2, device=XLA)
     flat, row = weight.view(-1), weight[0]

@@ -163,14 +163,19 @@ class Replay:
         self._unsettled.clear()
 
     def report(self) -> dict[str, Any]:
-        """How many calls were traced, replayed and checked, what was refused, and the host's time that was saved."""
+        """How many calls were traced, replayed and checked, what was refused, and the host's time that was saved.
+
+        "inputs" is how many tensors the largest graph takes.
+        """
+        plans = [plan for of_signature in self._plans.values() for plan in of_signature]
         traced_ms = self._traced_seconds * 1e3 / max(self._traced_calls, 1)
         replayed_ms = self._replayed_seconds * 1e3 / max(self._replayed_calls, 1)
         return {
             "traced": self._traced_calls,
             "replayed": self._replayed_calls,
             "checked": self._checks,
-            "graphs": sum(len(plans) for plans in self._plans.values()),
+            "graphs": len(plans),
+            "inputs": max((plan.input_count for plan in plans), default=0),
             "refused": list(self._refusals.values()),
             "ms_traced": traced_ms,
             "ms_replayed": replayed_ms,

@@ -151,6 +151,10 @@ class Plan:
         """What the step's own optimizers would find changed since the last step."""
         self._traced.masters.adopt()
 
+    @property
+    def input_count(self) -> int:
+        return len(self._template)
+
     def is_stale(self) -> bool:
         return self._traced.places.is_stale()
 

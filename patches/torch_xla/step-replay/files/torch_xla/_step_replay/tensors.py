@@ -2,11 +2,13 @@
 
 import ctypes
 import functools
+from array import array
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
+import torch_xla.runtime as xr
 
 __all__ = ["count_up", "give_all", "shapes_of", "sync_all"]
 
@@ -25,13 +27,12 @@ def _library() -> ctypes.PyDLL:
     return library
 
 
-@functools.cache
-def _array(kind: Any, length: int) -> Any:
-    return kind * length
+def _addresses(tensors: Sequence[torch.Tensor]) -> array:
+    return array("Q", list(map(_address, tensors)))
 
 
-def _addresses(tensors: Sequence[torch.Tensor]) -> Any:
-    return _array(ctypes.c_void_p, len(tensors))(*map(_address, tensors))
+def _start(numbers: array) -> ctypes.c_void_p:
+    return ctypes.c_void_p(numbers.buffer_info()[0])
 
 
 def _check(error: Any) -> None:
@@ -41,27 +42,31 @@ def _check(error: Any) -> None:
 
 def sync_all(tensors: Sequence[torch.Tensor]) -> None:
     """Let tensors of the device have what was written to those that alias them."""
-    _check(_library().castoff_step_replay_sync(_addresses(tensors), ctypes.c_size_t(len(tensors))))
+    addresses = _addresses(tensors)
+    _check(_library().castoff_step_replay_sync(_start(addresses), ctypes.c_size_t(len(addresses))))
 
 
 def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], donated: int) -> None:
     """Let tensors, and what aliases them, have the values of as many outputs; the graph took the first ones' memory."""
-    numbers = ctypes.c_size_t(len(tensors)), ctypes.c_size_t(donated)
-    _check(_library().castoff_step_replay_give(_addresses(tensors), _addresses(outputs), *numbers))
+    addresses, values = _addresses(tensors), _addresses(outputs)
+    numbers = ctypes.c_size_t(len(addresses)), ctypes.c_size_t(donated), ctypes.c_bool(xr.is_spmd())
+    _check(_library().castoff_step_replay_give(_start(addresses), _start(values), *numbers))
 
 
 def count_up(counts: list[torch.Tensor]) -> None:
     """One more in each of these tensors on the CPU."""
-    if not _library().castoff_step_replay_count(_addresses(counts), ctypes.c_size_t(len(counts))):
+    addresses = _addresses(counts)
+    if not _library().castoff_step_replay_count(_start(addresses), ctypes.c_size_t(len(addresses))):
         torch._foreach_add_(counts, 1)
 
 
 def shapes_of(tensors: Sequence[torch.Tensor], room: int = 0) -> bytes:
     """The dtypes and shapes of tensors, as bytes that are equal if these are; room: of a result that is likely."""
-    addresses, number = _addresses(tensors), ctypes.c_size_t(len(tensors))
+    addresses = _addresses(tensors)
+    count = ctypes.c_size_t(len(addresses))
     while True:
-        numbers = _array(ctypes.c_int64, room // 8)()
-        needed = _library().castoff_step_replay_shapes(addresses, number, numbers, ctypes.c_size_t(room // 8))
+        numbers = ctypes.create_string_buffer(room)
+        needed = _library().castoff_step_replay_shapes(_start(addresses), count, numbers, ctypes.c_size_t(room // 8))
         if needed * 8 <= room:
-            return bytes(numbers)[: needed * 8]
+            return numbers.raw[: needed * 8]
         room = needed * 8

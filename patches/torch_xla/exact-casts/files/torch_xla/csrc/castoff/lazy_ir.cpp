@@ -19,6 +19,7 @@
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "torch_xla/csrc/castoff/kernels.h"
 
@@ -52,6 +53,9 @@ constexpr std::array<std::string_view, 12> kBuildIds = {
 struct TensorImplLayout : c10::TensorImpl {
   c10::intrusive_ptr<torch::lazy::LazyTensor> tensor;
 };
+
+// Who has a tensor's Data: torch_xla's class and its base class.
+constexpr long kDataOwners = 2;
 
 // Its nodes begin with the dimensions that are dynamic without a bound, and with an xla::Shape that
 // begins with the element type (a tuple has its own).
@@ -185,6 +189,13 @@ ElementType type_in_text(const Output& output) {
   return ElementType::kUnknown;
 }
 
+// ---- tensors
+
+// The tensor behind the implementation; of a tensor for which data_of() has something.
+const torch::lazy::LazyTensorPtr& lazy_of(const at::Tensor& tensor) {
+  return static_cast<const TensorImplLayout*>(tensor.unsafeGetTensorImpl())->tensor;
+}
+
 // ---- views
 
 at::Tensor view_copy(const at::Tensor& t, const std::vector<int64_t>& sizes) {
@@ -283,6 +294,7 @@ void self_test(const at::Device& device) {
   const at::Tensor source = at::_ops::empty_memory_format::redispatch(
       kXla, {2, 3}, at::kBFloat16, at::kStrided, device, std::nullopt, std::nullopt);
   EXPECT(data_of(source)->unique_id > 0);
+  EXPECT(lazy_of(source)->data().use_count() == kDataOwners);
   EXPECT(element_type(value_of(source)) == ElementType::kBF16);
   for (const Mapping& to : kMappings) {
     if (to.dtype != at::kBFloat16) test_cast(source, to);
@@ -352,8 +364,36 @@ Data* data_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !is_bare_xla(tensor)) return nullptr;
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!module().contains(vtable(impl))) return nullptr;
-  const auto& lazy = static_cast<const TensorImplLayout*>(impl)->tensor;
+  const auto& lazy = lazy_of(tensor);
   return lazy == nullptr ? nullptr : lazy->data().get();
+}
+
+torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,
+                                          const at::Tensor& other) {
+  Data* data = data_of(*tensors.begin());
+  const Data* source = data_of(other);
+  const auto is_computed = [](const Data* d) {
+    return d != nullptr && d->handle != nullptr && !d->ir_value && !d->tensor_data.has_value();
+  };
+  if (!is_computed(data) || !is_computed(source) || data->device != source->device) {
+    return nullptr;
+  }
+  long lazy_tensors = 0;
+  size_t their_owners = 0;
+  for (const at::Tensor* tensor = tensors.begin(); tensor != tensors.end(); ++tensor) {
+    if (data_of(*tensor) != data || tensor->scalar_type() != other.scalar_type() ||
+        tensor->sizes() != other.sizes()) {
+      return nullptr;
+    }
+    const auto& lazy = lazy_of(*tensor);
+    const auto is_same = [&](const at::Tensor& earlier) { return lazy_of(earlier) == lazy; };
+    if (std::any_of(tensors.begin(), tensor, is_same)) continue;
+    ++lazy_tensors;
+    their_owners += lazy.use_count();
+  }
+  const long owners = lazy_of(*tensors.begin())->data().use_count();
+  if (owners != kDataOwners * lazy_tensors || their_owners != tensors.size()) return nullptr;
+  return std::exchange(data->handle, source->handle);
 }
 
 Value operand(const Node& node, size_t i) {
@@ -418,7 +458,17 @@ Value own_node(const Value& value, const at::Tensor& like) {
 }
 
 bool is_spmd(const Data& data) {
-  return data.device.toString().compare(0, kSpmdDevice.size(), kSpmdDevice) == 0;
+  // A device's text is made by a stream, anew each time; its type is a number.
+  enum class Answer : uint8_t { kNone, kNo, kYes };
+  static std::array<std::atomic<Answer>, 256> answers{};
+  std::atomic<Answer>& answer = answers[static_cast<uint8_t>(data.device.type())];
+  Answer found = answer.load(std::memory_order_relaxed);
+  if (found == Answer::kNone) {
+    const bool spmd = data.device.toString().compare(0, kSpmdDevice.size(), kSpmdDevice) == 0;
+    found = spmd ? Answer::kYes : Answer::kNo;
+    answer.store(found, std::memory_order_relaxed);
+  }
+  return found == Answer::kYes;
 }
 
 Value unsharded_value(const at::Tensor& tensor) {

@@ -11,6 +11,7 @@
 #include <torch/csrc/lazy/core/tensor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,6 +58,13 @@ bool ready(const at::Tensor& tensor);
 // What a tensor that torch_xla's own kernels get or return holds; nullptr for any other tensor. Its
 // ir_value may be replaced by that of an equal value.
 Data* data_of(const at::Tensor& tensor);
+
+// Lets tensors that have one Data together, and with no other, have the computed value of `other`,
+// of the same dtype and sizes, and returns the buffer that they had. nullptr, and nothing is
+// changed, if that is not so, or if one of them is not computed. Not for SPMD's virtual device,
+// where tensors have a sharding besides.
+torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,
+                                          const at::Tensor& other);
 
 // What a tensor's next graph computes it by; an empty value if it has been computed, and if it may
 // have a sharding.

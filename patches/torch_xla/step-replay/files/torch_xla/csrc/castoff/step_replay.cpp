@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/lazy/backend/backend_data.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "torch_xla/csrc/castoff/lazy_ir.h"
 
 namespace castoff {
 namespace {
@@ -43,25 +46,58 @@ std::vector<at::Tensor> wrappers_at(void* const* addresses, size_t count) {
   return found;
 }
 
-// The buffers that the graph of the last call took as donations. They hold no memory, and to
-// release one waits for that graph: the host goes on, and releases them when the next graph was
-// started.
-void keep_donated(std::vector<at::Tensor> donated) {
+// What tensors had before a call. Of those that the graph took as donations the buffers hold no
+// memory, and to release one waits for that graph: the host goes on, and releases them when the
+// next graph was started.
+struct Replaced {
+  std::vector<at::Tensor> values;
+  std::vector<torch::lazy::BackendDataPtr> buffers;
+};
+
+void keep_donated(Replaced donated) {
   static std::mutex mutex;
-  static auto* kept = new std::vector<at::Tensor>();  // never freed: XLA's runtime ends first
+  static auto* kept = new Replaced();  // never freed: XLA's runtime ends first
   const std::lock_guard<std::mutex> guard(mutex);
-  kept->swap(donated);
+  std::swap(*kept, donated);
 }
 
 at::Tensor value_of(const at::Tensor& wrapper) {
   return functionalization::unsafeGetFunctionalWrapper(wrapper)->value();
 }
 
+at::functionalization::FunctionalStorageImpl* storage_of(const at::Tensor& wrapper) {
+  return static_cast<at::functionalization::FunctionalStorageImpl*>(
+      wrapper.storage().unsafeGetStorageImpl());
+}
+
+// Lets a tensor have another value where that is all there is to do: no other tensor aliases it,
+// and what it has as its value is what its storage has. The buffer that it had, or nullptr.
+torch::lazy::BackendDataPtr give_in_place(const at::Tensor& wrapper, const at::Tensor& value) {
+  const auto* impl = functionalization::unsafeGetFunctionalWrapper(wrapper);
+  const at::Tensor& own = impl->value();
+  const at::Tensor& base = storage_of(wrapper)->base();
+  const bool same = own.is_same(base);
+  if (wrapper.storage().use_count() != 1 || !impl->is_up_to_date() ||
+      own.use_count() != (same ? 2 : 1) || base.use_count() != (same ? 2 : 1) ||
+      !lazy_ir::ready(value)) {
+    return nullptr;
+  }
+  // A parameter is a view, by detach(), of the tensor that it was made of, and has its data.
+  return same ? lazy_ir::replace_value({own}, value) : lazy_ir::replace_value({own, base}, value);
+}
+
 // A tensor, and what aliases it, have another value; backward() of a graph that saved it says so.
-void give(const at::Tensor& tensor, const at::Tensor& value) {
-  functionalization::replace_(tensor, value);
-  functionalization::commit_update(tensor);
-  functionalization::sync(tensor);
+void give(const at::Tensor& tensor, const at::Tensor& value, bool spmd, Replaced& before) {
+  torch::lazy::BackendDataPtr buffer = spmd ? nullptr : give_in_place(tensor, value);
+  if (buffer != nullptr) {
+    before.buffers.push_back(std::move(buffer));
+  } else {
+    before.values.push_back(value_of(tensor));
+    functionalization::replace_(tensor, value);
+    functionalization::commit_update(tensor);
+    functionalization::sync(tensor);
+    storage_of(tensor)->apply_updates();  // so that the next call finds one value
+  }
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -102,18 +138,16 @@ __attribute__((visibility("default"))) const char* castoff_step_replay_sync(void
 
 // Gives tensors the values of as many outputs of a graph, which took the buffers of the first ones
 // as donations. All are looked at before any is changed.
-__attribute__((visibility("default"))) const char* castoff_step_replay_give(void* const* tensors,
-                                                                            void* const* outputs,
-                                                                            size_t count,
-                                                                            size_t donated) {
+__attribute__((visibility("default"))) const char* castoff_step_replay_give(
+    void* const* tensors, void* const* outputs, size_t count, size_t donated, bool spmd) {
   return castoff::told([&] {
     const std::vector<at::Tensor> found = castoff::wrappers_at(tensors, count);
     const std::vector<at::Tensor> values = castoff::wrappers_at(outputs, count);
-    std::vector<at::Tensor> replaced;
-    replaced.reserve(donated);
-    for (size_t i = 0; i < donated; ++i) replaced.push_back(castoff::value_of(found[i]));
-    for (size_t i = 0; i < count; ++i) castoff::give(found[i], castoff::value_of(values[i]));
-    castoff::keep_donated(std::move(replaced));
+    castoff::Replaced donations, others;
+    for (size_t i = 0; i < count; ++i) {
+      castoff::give(found[i], castoff::value_of(values[i]), spmd, i < donated ? donations : others);
+    }
+    castoff::keep_donated(std::move(donations));
   });
 }
 
