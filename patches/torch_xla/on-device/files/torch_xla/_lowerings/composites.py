@@ -1,6 +1,5 @@
 """Operators that torch makes of others and of a look at values: here nothing is looked at."""
 
-import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, Optional
@@ -17,10 +16,8 @@ def combinations(x: Tensor, r: int, with_replacement: bool) -> Tensor:
     """torch chooses them by a mask. Which they are depends on the number of elements alone."""
     if x.dim() != 1 or r < 1:
         return NotImplemented
-    chosen = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = list(itertools.chain.from_iterable(chosen(range(x.shape[0]), r)))
-    index = torch.tensor(places, dtype=torch.int64, device=x.device)
-    return x.index_select(0, index).reshape(-1, r)
+    places = torch.combinations(torch.arange(x.shape[0], device="cpu"), r, with_replacement)
+    return x.index_select(0, places.flatten().to(x.device)).reshape(-1, r)
 
 
 def _are_weights(weights: Optional[Tensor], x: Tensor, floating: bool) -> bool:
