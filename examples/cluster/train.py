@@ -99,10 +99,19 @@ class Training:
                 "exp_avg": self.moments[2 * number],
                 "exp_avg_sq": self.moments[2 * number + 1],
             }
+        # Of one process, a steady step is not traced again. Several trace each step.
+        self.run = torch_xla.replay(self.traced_step) if is_alone() else self.traced_step
         torch_xla.sync()
 
     def step(self, tokens: torch.Tensor) -> float:
         """Take one step and return the loss before it."""
+        loss = self.run(tokens)
+        if not is_alone():
+            torch_xla.sync()  # as a replayed step does
+        return loss.item()
+
+    def traced_step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The step, whose graph runs when it is over."""
         logits = self.model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
@@ -115,8 +124,7 @@ class Training:
                 weight.copy_(master)
         self.optimizer.zero_grad()
         self.model.zero_grad()
-        torch_xla.sync()
-        return loss.item()
+        return loss
 
     def state(self, step: int) -> dict[str, object]:
         """What a checkpoint holds: everything but the weights, which are the masters rounded."""
