@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import compact_json
 import typer
 from before_after import replaced
+from side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(__file__).with_name("audited_models.py")
@@ -44,9 +45,8 @@ Found = dict[str, dict[str, Any]]
 
 def audited(python: Path, *arguments: str) -> Found:
     """What bench/audited_models.py finds in an environment."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
     command = [str(python), str(PROGRAM), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment_with(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     found: Found = json.loads(done.stdout.splitlines()[-1])

@@ -8,7 +8,6 @@ wheels (tests/slices.py), and fails where one is not as recorded, or is worse th
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from before_after import replaced
 from compact_json import dumps
+from side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "programs")]
@@ -41,9 +41,8 @@ Record = dict[str, dict[str, Any]]
 
 def run(python: Path, names: list[str]) -> Iterator[Row]:
     """The rows of models in an environment, as they end."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
     command = [str(python), str(WORKER), *names]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment_with(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             yield json.loads(line)

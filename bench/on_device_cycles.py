@@ -7,7 +7,6 @@ castoff takes more than LIMIT times JAX's cycles, but for those in KNOWN, whose 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,9 +21,10 @@ sys.path.insert(0, str(ROOT))
 
 from before_after import replaced  # noqa: E402 - found by the line above
 from on_device_forms import SHAPES  # noqa: E402
+from side_by_side import environment_with  # noqa: E402
+from tpu_models import TRACED  # noqa: E402
 
 from castoff.tpu.client import TpuCompiler  # noqa: E402
-from castoff.tpu.trace import FOR_TPU  # noqa: E402
 
 FORMS = Path(__file__).with_name("on_device_forms.py")
 DOCUMENT = ROOT / "docs" / "on-device.md"
@@ -53,8 +53,7 @@ Rows = dict[str, Row]
 
 def traced(python: Path, column: str) -> dict[str, bytes]:
     """Each operator's StableHLO."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_", "JAX_"))}
-    environment |= {"PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", **FOR_TPU}
+    environment = environment_with(**TRACED)
     with tempfile.TemporaryDirectory() as folder:
         command = [python, FORMS, column, folder]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

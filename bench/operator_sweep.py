@@ -13,7 +13,6 @@ After a mend, --write --recorded runs only what was recorded, in minutes.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import compact_json
 import typer
 from before_after import replaced
 from operator_reasons import REASONS, Reason, reason_of
+from side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "operators"))
@@ -64,9 +64,8 @@ def swept(python: Path, *arguments: str) -> list[Row]:
     """The rows of the sweep in an environment."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
         command = [str(python), str(SWEEP), "--json", str(out), *arguments]
-        if subprocess.run(command, env=environment, check=False).returncode != 0:
+        if subprocess.run(command, env=environment_with(), check=False).returncode != 0:
             raise SystemExit(f"{' '.join(command)} failed, see above")
         rows: list[Row] = json.loads(out.read_text(encoding="utf-8"))
     return rows

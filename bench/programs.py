@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Annotated
 import typer
 from before_after import replaced
 from compact_json import dumps
+from side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "programs"))
@@ -40,9 +40,8 @@ def run(python: Path, names: list[str]) -> list[Row]:
     """The rows of programs in an environment."""
     if not names:
         return []
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
     command = [str(python), str(RUNNER), *names]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, env=environment_with(), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{python} tests/programs/runner.py failed, see above")
     return [json.loads(line) for line in done.stdout.splitlines()]

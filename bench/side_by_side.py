@@ -14,6 +14,12 @@ from typing import Any
 PATCHES = Path(__file__).parent.parent / "patches"
 
 
+def environment_with(**more: str) -> dict[str, str]:
+    """This process's environment, without what sets XLA, PJRT or JAX up, and more."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_", "JAX_"))}
+    return kept | more
+
+
 def run(python: Path, program: Path, *arguments: str, under: Sequence[str] = (), **environment: str) -> dict[str, Any]:
     """The JSON that `program` prints as its last line.
 

@@ -13,7 +13,6 @@ What was compiled is kept, so that a run that was stopped goes on where it was. 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 import compact_json  # noqa: E402 - found by the line above
 import tpu_models  # noqa: E402
 from before_after import replaced  # noqa: E402
+from side_by_side import environment_with  # noqa: E402
 
 from castoff.core.errors import CastoffError  # noqa: E402
 from castoff.tpu.trace import FOR_TPU  # noqa: E402
@@ -66,10 +66,9 @@ KNOWN: dict[tuple[str, str, str], str] = {
 
 def trace(python: Path, column: str, names: Sequence[str]) -> tpu_models.Programs:
     """Each program's StableHLO."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_"))}
     with tempfile.TemporaryDirectory() as folder:
         command: list[str | Path] = [python, PROGRAMS, folder, column, *names]
-        environment |= {"PJRT_DEVICE": "CPU", **FOR_TPU}
+        environment = environment_with(PJRT_DEVICE="CPU", **FOR_TPU)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"the programs cannot be traced with {column}:\n{done.stderr}")

@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 import compact_json  # noqa: E402 - found by the line above
 from before_after import replaced  # noqa: E402
+from side_by_side import environment_with  # noqa: E402
 
 from castoff.build.environments import Environments  # noqa: E402
 from castoff.core.console import Console  # noqa: E402
@@ -55,6 +56,8 @@ END = "<!-- layers on TPUs: end -->"
 
 LAYERS = ("pre-norm", "Llama", "GPT-2", "BERT", "ViT", "T5")
 TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
+TRACED = {"PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", **FOR_TPU}
+"""The environment of what traces a program for a TPU, of torch_xla or of JAX."""
 COLUMNS = ("stock", "castoff", "opted in", "JAX")
 KERNEL = "flash_attention"  # one more column
 WITH_KERNEL = ("pre-norm", "v5e")  # of this layer and generation
@@ -146,10 +149,8 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
     else:
         python = pythons.stock if column == "stock" else pythons.patched
         command = [python, bench / "tpu_layers.py", folder, column, *layers]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("XLA_", "PJRT_", "JAX_"))}
     (with_jax,) = (pythons.compiler.parent.parent / "lib").glob("python*/site-packages")
-    environment |= {"PJRT_DEVICE": "CPU", "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
-    environment |= {"CASTOFF_JAX": str(with_jax), **FOR_TPU}
+    environment = environment_with(**TRACED, CASTOFF_JAX=str(with_jax))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"the layers cannot be traced: {' '.join(map(str, command))}\n{done.stderr}")
