@@ -99,7 +99,7 @@ def test_tangents_are_carried_on():
 
 
 @passes_on_stock
-@pytest.mark.since("2.8", "mm that checks its sizes")
+@pytest.mark.since("2.9", "mm that checks its sizes")
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
