@@ -15,5 +15,5 @@ try:
 except RuntimeError as error:
     print(str(error).split(";")[0])
 else:
-    print(ir(total) + f"total = {total.item()}")
+    print(ir(total), end="")  # on stock wheels the total is 15 or 5, from run to run
 # README: end
