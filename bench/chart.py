@@ -28,8 +28,14 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("GPT, AdamW", "Llama, AdamW", "BERT, AdamW", "ResNet-50, SGD", "a decoder's token")
-"""Of step_replay.json, in its order."""
+STEPS = {
+    "gpt": "GPT, AdamW",
+    "llama": "Llama, AdamW",
+    "bert": "BERT, AdamW",
+    "resnet": "ResNet-50, SGD",
+    "decode": "a decoder's token",
+}
+"""The names of step_replay.json's steps."""
 MEASURED = ROOT / "bench" / "measured"
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = ("stock", "castoff", "opted in")
@@ -172,7 +178,7 @@ def draw_host(theme: Theme) -> Any:
             axes.bar(place, row[column], color=color, width=0.19)
             label = axes.text(place, row[column], f"{row[column]:.2g}", ha="center", va="bottom", fontsize=7)
             label.set_gid(f"host/{step}/{column}")
-    axes.set_xticks(range(len(rows)), list(STEPS))
+    axes.set_xticks(range(len(rows)), [STEPS[step] for step in rows])
     axes.margins(y=0.15)
     legend(figure, colors, ["stock, traced", "castoff, traced", "castoff, replayed", "jax.jit, as many arrays"])
     return figure

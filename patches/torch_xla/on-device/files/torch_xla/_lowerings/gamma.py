@@ -11,11 +11,10 @@ from torch_xla._hlo_module import Operand
 
 from . import loops
 from .common import as_floating, promoted
-from .special import BERNOULLI, full, hurwitz, lgamma, lgamma_at_2, polynomial
+from .special import STIRLING, full, hurwitz, lgamma, lgamma_at_2, polynomial
 
 # ---- the incomplete gamma functions
 
-_STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(BERNOULLI, 1))
 
 _LARGE = 20
 """Above it, and for x within 0.3 of a, Temme's expansion is exact to the last place."""
@@ -56,7 +55,7 @@ def _log_gamma_of_1_more(a: Tensor) -> Tensor:
 def stirling_rest(a: Tensor) -> Tensor:
     """log Γ(a + 1) - log(√(2πa) (a/e)^a): for a ≥ 8 to the last place."""
     inverse = 1 / a
-    return polynomial(inverse * inverse, _STIRLING[::-1]) * inverse
+    return polynomial(inverse * inverse, STIRLING[::-1]) * inverse
 
 
 def distance(mu: Tensor, ratio: Tensor) -> Tensor:

@@ -99,13 +99,10 @@ def _lanczos_lgamma(x: Tensor) -> Tensor:
     return (z + 0.5 - t / log_t) * log_t + (0.5 * math.log(2 * math.pi) + torch.log(total))
 
 
-_STIRLING = (-1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
-
-
 def _stirling_lgamma(x: Tensor) -> Tensor:
     """Of x ≥ 3.5, exact in float32."""
     inverse = 1 / x
-    rest = polynomial(inverse * inverse, _STIRLING) * inverse + (0.5 * math.log(2 * math.pi) - 0.5)
+    rest = polynomial(inverse * inverse, STIRLING[3::-1]) * inverse + (0.5 * math.log(2 * math.pi) - 0.5)
     return (x - 0.5) * (torch.log(x) - 1) + rest
 
 
@@ -120,6 +117,7 @@ _STEPS = 8
 _STEPS_OF_FLOAT32 = 3
 
 BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(BERNOULLI, 1))
 
 
 def digamma(x: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-import torch_xla.runtime as xr
 
 __all__ = ["count_up", "give_all", "shapes_of", "sync_all"]
 
@@ -49,7 +48,7 @@ def sync_all(tensors: Sequence[torch.Tensor]) -> None:
 def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], donated: int) -> None:
     """Let tensors, and what aliases them, have the values of as many outputs; the graph took the first ones' memory."""
     addresses, values = _addresses(tensors), _addresses(outputs)
-    numbers = ctypes.c_size_t(len(addresses)), ctypes.c_size_t(donated), ctypes.c_bool(xr.is_spmd())
+    numbers = ctypes.c_size_t(len(addresses)), ctypes.c_size_t(donated)
     _check(_library().castoff_step_replay_give(_start(addresses), _start(values), *numbers))
 
 

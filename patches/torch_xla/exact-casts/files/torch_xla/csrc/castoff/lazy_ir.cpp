@@ -375,7 +375,8 @@ torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tens
   const auto is_computed = [](const Data* d) {
     return d != nullptr && d->handle != nullptr && !d->ir_value && !d->tensor_data.has_value();
   };
-  if (!is_computed(data) || !is_computed(source) || data->device != source->device) {
+  if (!is_computed(data) || !is_computed(source) || data->device != source->device ||
+      is_spmd(*data)) {
     return nullptr;
   }
   long lazy_tensors = 0;

@@ -61,8 +61,8 @@ Data* data_of(const at::Tensor& tensor);
 
 // Lets tensors that have one Data together, and with no other, have the computed value of `other`,
 // of the same dtype and sizes, and returns the buffer that they had. nullptr, and nothing is
-// changed, if that is not so, or if one of them is not computed. Not for SPMD's virtual device,
-// where tensors have a sharding besides.
+// changed, if that is not so, if one of them is not computed, or on SPMD's virtual device, where
+// tensors have a sharding besides.
 torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,
                                           const at::Tensor& other);
 

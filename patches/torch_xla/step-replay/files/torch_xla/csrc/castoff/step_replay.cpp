@@ -87,9 +87,8 @@ torch::lazy::BackendDataPtr give_in_place(const at::Tensor& wrapper, const at::T
 }
 
 // A tensor, and what aliases it, have another value; backward() of a graph that saved it says so.
-void give(const at::Tensor& tensor, const at::Tensor& value, bool spmd, Replaced& before) {
-  torch::lazy::BackendDataPtr buffer = spmd ? nullptr : give_in_place(tensor, value);
-  if (buffer != nullptr) {
+void give(const at::Tensor& tensor, const at::Tensor& value, Replaced& before) {
+  if (torch::lazy::BackendDataPtr buffer = give_in_place(tensor, value)) {
     before.buffers.push_back(std::move(buffer));
   } else {
     before.values.push_back(value_of(tensor));
@@ -138,14 +137,16 @@ __attribute__((visibility("default"))) const char* castoff_step_replay_sync(void
 
 // Gives tensors the values of as many outputs of a graph, which took the buffers of the first ones
 // as donations. All are looked at before any is changed.
-__attribute__((visibility("default"))) const char* castoff_step_replay_give(
-    void* const* tensors, void* const* outputs, size_t count, size_t donated, bool spmd) {
+__attribute__((visibility("default"))) const char* castoff_step_replay_give(void* const* tensors,
+                                                                            void* const* outputs,
+                                                                            size_t count,
+                                                                            size_t donated) {
   return castoff::told([&] {
     const std::vector<at::Tensor> found = castoff::wrappers_at(tensors, count);
     const std::vector<at::Tensor> values = castoff::wrappers_at(outputs, count);
     castoff::Replaced donations, others;
     for (size_t i = 0; i < count; ++i) {
-      castoff::give(found[i], castoff::value_of(values[i]), spmd, i < donated ? donations : others);
+      castoff::give(found[i], castoff::value_of(values[i]), i < donated ? donations : others);
     }
     castoff::keep_donated(std::move(donations));
   });
