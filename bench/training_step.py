@@ -5,6 +5,7 @@ python training_step.py instructions  a backward on the CPU, an assignment to .g
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 GRAPHS = 200
+FUNCTIONS = 8
 
 MODEL = """
 import torch
@@ -58,10 +60,13 @@ def ir() -> dict[str, str]:
     return texts
 
 
-def instructions() -> None:
-    """Run what bench/callgrind.py counts, each part often enough for Python to have specialized its code."""
+def doubling() -> Any:
+    """A new autograd.Function that doubles its input.
+
+    Python finds a method by its class's version and its name's address in a small table; whether two methods
+    share a row differs from class to class.
+    """
     import torch
-    from callgrind import counted
 
     class Double(torch.autograd.Function):
         @staticmethod
@@ -72,18 +77,26 @@ def instructions() -> None:
         def backward(_ctx, grad):
             return grad * 2
 
+    return Double
+
+
+def instructions() -> None:
+    """Run what bench/callgrind.py counts, each part often enough for Python to have specialized its code."""
+    import torch
+    from callgrind import counted
+
     torch.set_num_threads(1)
     scope: dict[str, object] = {}
     exec(MODEL, scope)
     # Many graphs: the engine finds nodes by their addresses, which collide more often in one graph than in another.
     graphs = itertools.cycle([scope["model"](scope["x"]).square().mean() for _ in range(GRAPHS)])
     leaf, gradient = torch.nn.Parameter(torch.randn(4)), torch.randn(4)
-    parts = {
-        "a CPU backward": (GRAPHS, lambda: next(graphs).backward(retain_graph=True)),
-        "p.grad = t": (500, lambda: setattr(leaf, "grad", gradient)),
-        "Function.apply": (100, lambda: Double.apply(leaf)),
-    }
-    for part, (number, run) in parts.items():
+    parts = [
+        ("a CPU backward", GRAPHS, lambda: next(graphs).backward(retain_graph=True)),
+        ("p.grad = t", 500, lambda: setattr(leaf, "grad", gradient)),
+        *(("Function.apply", 50, functools.partial(doubling().apply, leaf)) for _ in range(FUNCTIONS)),
+    ]
+    for part, number, run in parts:
         for _ in range(number):
             run()
         with counted(part):
