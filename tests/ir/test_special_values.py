@@ -112,7 +112,7 @@ def test_softshrink(dtype):
 @fails_on_stock
 @pytest.mark.since("2.6", "this IR of a number")
 def test_ir_of_relu():
-    """A maximum, and for its gradient a comparison and a selection."""
+    """A maximum, and for its gradient a comparison of what it is of and a selection."""
     x = torch.ones(3, device=DEVICE, requires_grad=True)
     torch_xla.sync()
     y = x.relu()
@@ -130,12 +130,32 @@ return %1
 %0 = s64[] prim::Constant()
 %1 = s64[] prim::Constant()
 %2 = f32[3] xla::device_data()
+%3 = pred[3] aten::le(%2, %1)
+%4 = f32[] prim::Constant()
+%5 = f32[3] aten::expand(%4)
+%6 = f32[3] aten::masked_fill(%5, %3, %0)
+return %6
+""",
+    )
+
+
+@fails_on_stock
+@pytest.mark.since("2.6", "this IR of a number")
+def test_ir_of_the_gradient_of_a_threshold():
+    """Only of a relu, and of its corner, does the argument say what the result does."""
+    x = torch.ones(3, device=DEVICE)
+    torch_xla.sync()
+    y = x.relu()
+    assert_expected_inline(
+        ir(torch.ops.aten.threshold_backward(y, y, 0.5)),
+        """\
+%0 = s64[] prim::Constant()
+%1 = f64[] xla::device_data()
+%2 = f32[3] xla::device_data()
 %3 = f32[3] aten::relu(%2)
 %4 = pred[3] aten::le(%3, %1)
-%5 = f32[] prim::Constant()
-%6 = f32[3] aten::expand(%5)
-%7 = f32[3] aten::masked_fill(%6, %4, %0)
-return %7
+%5 = f32[3] aten::masked_fill(%3, %4, %0)
+return %5
 """,
     )
 

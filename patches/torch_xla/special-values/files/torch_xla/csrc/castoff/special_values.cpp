@@ -19,6 +19,12 @@
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
+// Of a topic that is not on every pin.
+#if __has_include("torch_xla/csrc/castoff/lazy_ir.h")
+#include "torch_xla/csrc/castoff/lazy_ir.h"
+#define CASTOFF_READS_IR 1
+#endif
+
 namespace castoff {
 namespace {
 
@@ -162,11 +168,28 @@ void threshold(Call& call) {
   call.answer(filled_up_to(call[1].toScalar(), self, self, call[2].toScalar()));
 }
 
-// grad_output, self, threshold: the gradient of relu, too.
+// What a pending relu is of, which is 0 or less, or NaN, where the relu is; any other tensor
+// itself. XLA reads it so in torch_xla's form of the gradient alone, `relu(x) > 0`. A TPU's
+// compiler would hold the relu for the backward pass, and copy it for the layout that this wants.
+Tensor before_relu(const Tensor& t) {
+#ifdef CASTOFF_READS_IR
+  static const lazy_ir::OpKind relu = lazy_ir::OpKind::Get("aten::relu");
+  if (lazy_ir::refusal() || !lazy_ir::ready(t)) return t;
+  const lazy_ir::Value value = lazy_ir::unsharded_value(t);
+  if (value && value.node->op() == relu) {
+    return lazy_ir::tensor_of(lazy_ir::operand(*value.node, 0), t);
+  }
+#endif
+  return t;
+}
+
+// grad_output, self, threshold: the gradient of relu, too, where self is the result.
 void threshold_backward(Call& call) {
   const Tensor grad = call.tensor(0), self = call.tensor(1);
   if (!is_floating(self) || grad.sizes() != self.sizes()) return call.proceed();
-  call.answer(filled_up_to(call[2].toScalar(), grad, self, 0));
+  const Scalar threshold = call[2].toScalar();
+  const Tensor read = threshold.toDouble() == 0 ? before_relu(self) : self;
+  call.answer(filled_up_to(threshold, grad, read, 0));
 }
 
 // self, lambd: 0 has the sign of self.
