@@ -2,10 +2,10 @@
 
 Blocks of published models by transformers and timm and written by hand, with AdamW, dropout, masks, sizes that are odd;
 convolutions, recurrent layers, mixtures of experts, losses over many classes, decoding: bench/tpu_corpus_programs.py.
-They are traced on CPU-XLA and compiled by the pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are
-added by --column ("opted in"). --write puts what is found into bench/measured/tpu_corpus.json and a table into
-docs/speed.md, and says which programs take more than 1.01 of stock's cycles or temporary memory: exit status 1, but for
-those that KNOWN has.
+The gradient of a result is an input of its program, but for a loss's. They are traced on CPU-XLA and compiled by the
+pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are added by --column ("opted in"). --write puts what
+is found into bench/measured/tpu_corpus.json and a table into docs/speed.md, and says which programs take more than 1.01
+of stock's cycles or temporary memory: exit status 1, but for those that KNOWN has.
 What was compiled is kept, so that a run that was stopped goes on where it was. --check traces the programs that
 --program names, compiles them, and compares with stock.
 """
@@ -50,16 +50,13 @@ SMALL = 1_000_000
 
 CYCLES, MEMORY = UNITS
 KNOWN: dict[tuple[str, str, str], str] = {
-    ("Swin block", "v5e", MEMORY): "what gelu reads and the input of a layer_norm in float32 wait in memory",
-    ("CLIP text, T 77", "v5e", MEMORY): "a product's result that the compiler keeps in memory, with fewer cycles",
-    ("ViT, T 197, AdamW", "v5e", MEMORY): "tokens that fill no tiles",
-    ("ViT, T 257", "v5e", MEMORY): "tokens that fill no tiles",
-    ("block, fused qkv, T 256", "v6e", MEMORY): "what gelu reads and the attention's weights in float32 wait in memory",
-    ("block, fused qkv, T 256", "v5e", MEMORY): "not known yet, with fewer cycles",
-    ("bottleneck, SGD", "7x", CYCLES): "special-values: relu's gradient where its input is NaN, of a gradient of "
-    "ones alone; with less memory",
-    ("GPT block, AdamW", "7x", MEMORY): "attention's weights wait in float32 and rounded, with fewer cycles",
-    ("block, fused qkv, T 256", "7x", MEMORY): "attention's weights wait in float32 and rounded, with fewer cycles",
+    ("GPT block, float32", "v5e", MEMORY): "as much waits at once, and is packed less well; fewer cycles",
+    ("nn.TransformerEncoderLayer", "v5e", MEMORY): "what the second linear reads waits in memory; fewer cycles",
+    ("Gemma 3, heads of 256", "v5e", MEMORY): "a result moves out of the memory next to the cores; fewer cycles",
+    ("ViT, T 197, AdamW", "v5e", MEMORY): "tokens that fill no tiles; fewer cycles",
+    ("block, fused qkv, T 256", "v6e", MEMORY): "what gelu reads and its result wait in memory; fewer cycles",
+    ("block, fused qkv, T 256", "7x", MEMORY): "gelu's result waits for the gradient of a weight; fewer cycles",
+    ("GPT block, AdamW", "7x", MEMORY): "attention's weights wait in float32 and rounded; fewer cycles",
 }
 """What programs take more of, by generation, and why."""
 

@@ -54,6 +54,11 @@ def words(*sizes: int) -> Tensor:
     return data(*sizes, dtype=torch.int64)
 
 
+def backward(result: Tensor) -> None:
+    """From a loss, or with a gradient that is an input, as the rest of a model gives it: ones would be folded."""
+    result.backward(data(*result.shape, dtype=result.dtype) if result.dim() else None)
+
+
 def step(
     module: nn.Module,
     *inputs: Tensor,
@@ -69,7 +74,7 @@ def step(
     torch_xla.sync()
     result = (call or module)(*inputs)
     result = result[0] if isinstance(result, tuple) else result
-    result.backward(torch.ones_like(result))
+    backward(result)
     if made is None:
         return [result, *(x.grad for x in (*inputs, *trained) if x.grad is not None)]
     made.step()
@@ -290,7 +295,7 @@ def attention(batch: int, heads: int, tokens: int, size: int, kv: int | None = N
     leaves = [data(batch, n, tokens, size).requires_grad_() for n in (heads, kv or heads, kv or heads)]
     torch_xla.sync()
     result = functional.scaled_dot_product_attention(*leaves, **options)
-    result.backward(torch.ones_like(result))
+    backward(result)
     return [result, *(leaf.grad for leaf in leaves)]
 
 
@@ -340,7 +345,7 @@ def clicks(batch: int = 4096) -> Step:
     tables = nn.ModuleList([nn.Embedding(1000, 64) for _ in range(8)])
     top = nn.Sequential(nn.Linear(36 + 64, 256), nn.ReLU(), nn.Linear(256, 1))
     bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU())
-    ids = words(8, batch)
+    ids, clicked = words(8, batch), data(batch, 1)
 
     def call(x: Tensor) -> Tensor:
         dense = bottom(x)
@@ -348,9 +353,7 @@ def clicks(batch: int = 4096) -> Step:
         pairs = found @ found.transpose(1, 2)
         rows, columns = torch.tril_indices(9, 9, -1)
         pairs = pairs.flatten(1)[:, (rows * 9 + columns).to(x.device)]
-        return functional.binary_cross_entropy_with_logits(
-            top(torch.cat([dense, pairs], 1)), torch.zeros_like(x[:, :1])
-        )
+        return functional.binary_cross_entropy_with_logits(top(torch.cat([dense, pairs], 1)), clicked)
 
     return step(nn.ModuleList([tables, top, bottom]), data(batch, 13), call=call)
 
@@ -417,7 +420,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "distillation, 32 k": lambda: head(distilled, 1024, 512, 32000),
     "contrastive": lambda: step(nn.Identity(), data(2048, 512), data(2048, 512), call=contrastive),
     "regression, AdamW": lambda: head(
-        lambda x: functional.mse_loss(x, torch.zeros_like(x)), 4096, 1024, 1024, optimizer=AdamW
+        lambda x: functional.mse_loss(x, data(*x.shape)), 4096, 1024, 1024, optimizer=AdamW
     ),
     # inference
     "decode": decode,
