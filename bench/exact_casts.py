@@ -3,7 +3,7 @@
 Traces the steps of tests/ir/small_transformer.py in an environment with stock wheels and in one with patched
 wheels, under callgrind: under autocast, where exact-casts has casts to look at, and in bfloat16, where native-mul
 overrides every product and is not used; and both with all topics, of which native-attention makes the graph smaller
-and values makes it larger. Exit status 1 if a ratio is above its limit.
+and values makes it larger. Exit status 1 if one takes more than stock's.
 
 Needs valgrind and g++.
 """
@@ -30,19 +30,14 @@ class Result:
     stock: int
     patched: int
     ratio: float
-    limit: float
-
-    @property
-    def is_good(self) -> bool:
-        return self.ratio <= self.limit
 
 
-# What a step of transformer_tracing.py shows with these two topics alone, or with all, and the highest ratio allowed.
+# What a step of transformer_tracing.py shows with these two topics alone, or with all.
 ALONE = {
-    "autocast": ("autocast: exact-casts has casts to look at", 1.02),
-    "bfloat16": ("bfloat16: native-mul is not asked for", 1.01),
+    "autocast": "autocast: exact-casts has casts to look at",
+    "bfloat16": "bfloat16: native-mul is not asked for",
 }
-TOGETHER = {"autocast": ("autocast: all topics", 1.0), "bfloat16": ("bfloat16: all topics", 1.0)}
+TOGETHER = {"autocast": "autocast: all topics", "bfloat16": "bfloat16: all topics"}
 
 
 def measure(stock: Path, patched: Path) -> list[Result]:
@@ -50,9 +45,9 @@ def measure(stock: Path, patched: Path) -> list[Result]:
     alone = {"CASTOFF_DISABLE": all_but("exact-casts", "native-mul")}
     theirs, ours, all_topics = run_all([(stock, {}), (patched, alone), (patched, {})], count)
     return [
-        Result(title, theirs[step], counts[step], counts[step] / theirs[step], limit)
+        Result(title, theirs[step], counts[step], counts[step] / theirs[step])
         for steps, counts in ((ALONE, ours), (TOGETHER, all_topics))
-        for step, (title, limit) in steps.items()
+        for step, title in steps.items()
     ]
 
 
@@ -73,12 +68,12 @@ def main(
     if as_json:
         print(json.dumps({"results": [asdict(result) for result in results]}))
     else:
-        table = Table("", "stock", "patched", "ratio", "limit", title="Instructions of tracing a training step")
+        table = Table("", "stock", "patched", "ratio", title="Instructions of tracing a training step")
         for result in results:
             counts = f"{result.stock:,}", f"{result.patched:,}"
-            table.add_row(result.title, *counts, f"{result.ratio:.4f}", f"{result.limit:.2f}")
+            table.add_row(result.title, *counts, f"{result.ratio:.4f}")
         Console().print(table)
-    if not all(result.is_good for result in results):
+    if any(result.ratio > 1 for result in results):
         raise SystemExit(1)
 
 

@@ -10,6 +10,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 import pytest
 import torch
 import torch_xla
+import torch_xla.debug.metrics as met
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
 from other_process import build_id, forked, run, run_tests, run_with_another_xlac
@@ -210,6 +211,22 @@ def test_pairs_by_all_values(narrow):
 def test_wider_pairs(narrow, wide, exact):
     _, x = data(4, 6, dtype=narrow)
     assert (casts(x.to(wide).to(narrow)) == 0) == exact
+
+
+@fails_on_stock
+@pytest.mark.parametrize("source", [*small[:-2], torch.int32, f32, f64], ids=str)
+def test_a_cast_of_pending_ir_fills_no_tensor_first(source):
+    """One node, the same as by torch_xla's own kernel: to a memory format, which is handed on to it."""
+    x = data(2, 3, 4, 5, dtype=source)[1].clone().flip(0)
+    for dtype in [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, f16, bf16, f32, f64]:
+        if dtype == source:
+            continue
+        x.to(dtype)  # the first one makes a pattern
+        before = met.counter_value("xla::_to_copy")
+        cast = x.to(dtype)
+        assert met.counter_value("xla::_to_copy") == before, dtype
+        assert ir(cast) == ir(x.to(dtype, memory_format=torch.channels_last)), dtype
+        assert (cast.dtype, cast.shape) == (dtype, x.shape)
 
 
 # ---- what must not fold

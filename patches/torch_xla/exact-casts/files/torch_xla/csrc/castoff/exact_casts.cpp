@@ -9,11 +9,13 @@
 #include "torch_xla/csrc/castoff/exact_casts.h"
 
 #include <ATen/ops/_local_scalar_dense_ops.h>
+#include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/full_ops.h>
 #include <ATen/ops/where_ops.h>
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -228,6 +230,31 @@ bool is_cast_of(const Value& value, const Value& source) {
 
 // ---- the kernels
 
+// A memory format means nothing to XLA tensors, but torch_xla refuses some.
+bool is_plain(std::optional<at::MemoryFormat> format) {
+  const at::MemoryFormat given = format.value_or(at::MemoryFormat::Preserve);
+  return given == at::MemoryFormat::Preserve || given == at::MemoryFormat::Contiguous;
+}
+
+struct ExactCasts;
+using ToCopy = Overridden<ExactCasts, at::_ops::_to_copy, DispatchKey::XLA>;
+
+at::Tensor to_copy(DispatchKeySet keys, const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> format) {
+  const bool is_cast = dtype && *dtype != self.scalar_type() && self.is_xla() &&
+                       (!device || *device == self.device()) &&
+                       layout.value_or(at::kStrided) == at::kStrided &&
+                       !pin_memory.value_or(false) && is_plain(format);
+  at::Tensor out = is_cast ? lazy_ir::cast_of(self, *dtype) : at::Tensor();
+  if (!out.defined()) {
+    out = ToCopy::call(keys, self, dtype, layout, device, pin_memory, non_blocking, format);
+  }
+  if (out.dtype() != self.dtype()) fold(out);
+  return out;
+}
+
 class FoldAfter final : public OverrideKernel {
  public:
   FoldAfter(const OperatorHandle& op, DispatchKey key, int source)
@@ -300,7 +327,8 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Tensor");
   override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Scalar");
-  const std::pair<const char*, int> sources[] = {{"_to_copy", 0}, {"_copy_from", 0}, {"copy", 1}};
+  ToCopy::by(xla, to_copy);
+  const std::pair<const char*, int> sources[] = {{"_copy_from", 0}, {"copy", 1}};
   for (const auto& [name, source] : sources) {
     override_kernel<FoldAfter>(xla, DispatchKey::XLA, (std::string("aten::") + name).c_str(), "",
                                source);

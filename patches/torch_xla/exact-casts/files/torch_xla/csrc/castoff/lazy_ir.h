@@ -48,7 +48,7 @@ enum class ElementType : int32_t {
 };
 
 // Why this process's torch_xla is none of the builds that this is for; nullopt if it is one. The
-// functions below are for such builds only.
+// functions below are for such builds only, and for topics that asked before they were installed.
 const std::optional<std::string>& refusal();
 
 // Whether the self-test holds, on the device of this tensor. The first call makes it (a few small
@@ -81,6 +81,11 @@ std::optional<std::vector<int64_t>> static_sizes(const Output& output);
 
 // A new tensor that holds the value, which is of the dtype of `like`, a tensor of torch_xla's.
 at::Tensor tensor_of(const Value& value, const at::Tensor& like);
+
+// The tensor cast to another dtype, by the IR of torch_xla's own cast. Undefined if
+// torch_xla is to cast it: where it is computed already, on SPMD's virtual device, and where
+// one of the dtypes is int64, complex or float8, and for a tensor of no dimension.
+at::Tensor cast_of(const at::Tensor& tensor, at::ScalarType dtype);
 
 // A node like this one, of other operands. Throws if torch_xla cannot copy such nodes.
 NodePtr clone(const Node& node, const std::vector<Value>& operands);
