@@ -2,13 +2,15 @@
 
 The compiler writes an estimate of cycles to most instructions that compute. It has none for some, such as a sort or a
 fusion that is too large, nor for transfers between memories, which run beside the rest. Here the estimates are summed
-as often as their instructions run, and what transfers move is a lower limit of its own.
+as often as their instructions run, of a choice those of one branch, and what transfers move is a lower limit of its
+own.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from castoff.formats.xla_text import Instruction, Module, parse_hlo
@@ -47,6 +49,10 @@ BYTES_A_CYCLE = {
 """Of a chip's memory, by generation: its published bandwidth over the clock that its published FLOPs imply."""
 
 
+Choice = Callable[..., str]
+"""``max`` or ``min``, of the names of a choice's branches by their cycles."""
+
+
 @dataclass
 class Estimate:
     """What one run of a program takes, as far as the compiler says."""
@@ -55,6 +61,7 @@ class Estimate:
     moved: int = 0  # bytes that transfers and custom calls move between memories
     without: Counter[str] = field(default_factory=Counter)  # instructions without an estimate, by opcode
     loops: int = 0  # loops whose trips the compiler does not know; their bodies count once
+    branch: Choice = max  # which branch of a choice counts
 
     def cycles(self, topology: str) -> int:
         """Return the larger of the compiler's sum and the time that the moved bytes take at full bandwidth.
@@ -73,16 +80,17 @@ class Estimate:
         return ", ".join(found)
 
 
-def estimate(hlo: str) -> Estimate:
+def estimate(hlo: str, branch: Choice = max) -> Estimate:
     """Return what a program takes by the TPU compiler's estimates.
 
     Args:
         hlo: Its optimised HLO.
+        branch: Of a choice that branch counts whose cycles this function chooses.
 
     Raises:
         ValueError: It is no HLO.
     """
-    module, found = parse_hlo(hlo), Estimate()
+    module, found = parse_hlo(hlo), Estimate(branch=branch)
     _add(module, module.entry, 1, found)
     return found
 
@@ -103,13 +111,22 @@ def _add(module: Module, computation: str, times: int, found: Estimate) -> None:
 
 
 def _add_nested(module: Module, instruction: Instruction, times: int, found: Estimate) -> None:
-    """Add a call, a loop as often as it runs, or each branch of a choice."""
+    """Add a call, a loop as often as it runs, or one branch of a choice."""
+    called = [computation for _, computation in instruction.called]
     if instruction.op == "while":
         trips = _trips(module, instruction)
         found.loops += trips is None
         times *= 1 if trips is None else trips
-    for _, computation in instruction.called:
+    elif instruction.op == "conditional":
+        called = [found.branch(called, key=lambda name: _alone(module, name, found.branch).compute)]
+    for computation in called:
         _add(module, computation, times, found)
+
+
+def _alone(module: Module, computation: str, branch: Choice) -> Estimate:
+    found = Estimate(branch=branch)
+    _add(module, computation, 1, found)
+    return found
 
 
 def _trips(module: Module, loop: Instruction) -> int | None:

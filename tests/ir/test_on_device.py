@@ -36,6 +36,18 @@ INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
 LABELS = torch.tensor([[1, 2, 3], [2, 2, 4], [3, 1, 1], [4, 2, 1], [5, 5, 5]])
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
 
+#: Images of which two have NaN and infinities, at a corner too.
+NOT_FINITE = X.clone()
+NOT_FINITE[0, 1, 2, 3], NOT_FINITE[1, 0, 3, 2], NOT_FINITE[1, 0, 0, 0] = float("nan"), float("inf"), -float("inf")
+
+INTERPOLATED = {
+    "bicubic": {"size": (9, 11), "mode": "bicubic"},
+    "bicubic, aligned": {"size": (5, 9), "mode": "bicubic", "align_corners": True},
+    "bicubic, smaller": {"size": (4, 3), "mode": "bicubic"},
+    "bicubic, antialiased": {"size": (4, 9), "mode": "bicubic", "antialias": True},
+    "bilinear, antialiased": {"size": (5, 3), "mode": "bilinear", "antialias": True},
+}
+
 HASHED = [SPECIAL, X.bfloat16(), INDEX.to(torch.int8), INDEX - 3, INDEX > 1, torch.tensor([1e-42, 2.0])]
 
 #: Functions, and operands of which one is on the CPU.
@@ -82,6 +94,7 @@ PROGRAMS = {
     "bilinear": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear"),
     "bilinear, aligned": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear", align_corners=True),
     "bicubic": lambda x: F.interpolate(x, scale_factor=1.7, mode="bicubic"),
+    "bicubic, smaller": lambda x: F.interpolate(x, size=(4, 3), mode="bicubic", align_corners=True),
     "nearest": lambda x: F.interpolate(x, scale_factor=1.7),
     "nearest, exact": lambda x: F.interpolate(x, size=(3, 11), mode="nearest-exact"),
     "linear": lambda x: F.interpolate(x[0], size=10, mode="linear"),
@@ -312,6 +325,22 @@ def test_values_and_gradients_are_those_of_the_cpu(name):
     expected = with_gradient(PROGRAMS[name], X)
     found = on_the_device(lambda: with_gradient(PROGRAMS[name], X.to(DEVICE)))
     torch.testing.assert_close(on_the_cpu(found), list(expected), rtol=1e-4, atol=1e-5)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_what_is_not_finite_reaches_what_is_made_of_it(name):
+    """Also where its weight is 0, and nothing else; very large numbers stay what they are."""
+
+    def run(device, x):
+        x = x.to(device).requires_grad_()
+        y = F.interpolate(x, **INTERPOLATED[name])
+        grad = F.interpolate(NOT_FINITE, y.shape[2:]).to(device)  # a gradient that is not finite either
+        return y.detach(), torch.autograd.grad(y, x, grad)[0]
+
+    for x in (NOT_FINITE, X - 2e38 * (X > 0.98), X.double()):
+        found = on_the_device(lambda x=x: run(DEVICE, x))
+        torch.testing.assert_close(on_the_cpu(found), list(run("cpu", x)), equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
 def marked(name):

@@ -88,3 +88,35 @@ def test_moved_bytes_are_a_lower_limit() -> None:
     assert found.cycles("v5e:2x2") == round(found.moved / BYTES_A_CYCLE["v5e"]) > found.compute
     assert found.cycles("v99:1x1") == found.compute
     assert estimate(made(last="100000")).cycles("v5e:2x2") == 10_000_000
+
+
+CHOICE = """\
+HloModule m
+
+%inside (p: f32[2048]) -> f32[2048] {
+  %p = f32[2048]{0} parameter(0)
+  ROOT %n = f32[2048]{0} negate(%p)
+}
+
+%usual (x: f32[2048]) -> f32[2048] {
+  %x = f32[2048]{0} parameter(0)
+  ROOT %y = f32[2048]{0} fusion(%x), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"100"}
+}
+
+%rare (z: f32[2048]) -> f32[2048] {
+  %z = f32[2048]{0} parameter(0)
+  %one = f32[2048]{0} fusion(%z), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"70"}
+  ROOT %two = f32[2048]{0} fusion(%one), kind=kLoop, calls=%inside, backend_config={"estimated_cycles":"90"}
+}
+
+ENTRY %main (flag: pred[], a: f32[2048]) -> f32[2048] {
+  %flag = pred[] parameter(0)
+  %a = f32[2048]{0} parameter(1)
+  ROOT %r = f32[2048]{0} conditional(%flag, %a, %a), true_computation=%usual, false_computation=%rare
+}
+"""
+
+
+def test_one_branch_of_a_choice_counts() -> None:
+    assert estimate(CHOICE).compute == 160
+    assert estimate(CHOICE, branch=min).compute == 100

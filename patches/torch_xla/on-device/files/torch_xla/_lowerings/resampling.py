@@ -9,8 +9,8 @@ import torch
 import torch_xla
 from torch import Tensor
 
+from . import separable
 from .common import add_along, gradients, only
-from .instructions import exact_matmul
 
 _Tap = tuple[Tensor, Optional[Tensor]]
 """An index for each output position along a dimension, and its weight; None is 1."""
@@ -102,23 +102,51 @@ def _resized_backward(grad: Tensor, sizes: Sequence[int], taps: list[list[_Tap]]
     return grad
 
 
-def _resampling(taps_of, options: int, of_bytes: bool):
+_LARGEST, _LARGEST_ON_CPU = 2048, 512
+"""Of larger images products with whole matrices take longer than gathers of a few elements for each."""
+
+
+def _are_products_sooner(sizes: Sequence[int], output: Sequence[int]) -> bool:
+    on_cpu = torch_xla.runtime.device_type() == "CPU"
+    largest = max(*sizes, *output)
+    grows = all(size <= out for size, out in zip(sizes, output, strict=True))
+    return (grows or not on_cpu) and largest <= (_LARGEST_ON_CPU if on_cpu else _LARGEST)
+
+
+def _windows_of(taps: list[_Tap], size: int) -> separable.Windows:
+    """Those of the taps at positions along a dimension, of which several may be at one place."""
+    place = torch.arange(size)
+    hits = [(index.unsqueeze(1) == place, weight.unsqueeze(1)) for index, weight in taps]
+    weights = sum(torch.where(hit, weight, 0.0) for hit, weight in hits)
+    up, down = (sum(hit & holds(weight, 0) for hit, weight in hits) > 0 for holds in (torch.ge, torch.le))
+    return separable.Windows(weights, up, down)
+
+
+def _resampling(taps_of, options: int, of_bytes: bool, by_products: bool = False):
     """The forward and backward operators of one way to interpolate; ``options`` arguments come before the scales."""
 
     def taps(x: Tensor, sizes: Sequence[int], output: Sequence[int], rest: tuple) -> list[list[_Tap]]:
         scales = rest[options:]
         return [taps_of(x, s, o, *rest[:options], scale) for s, o, scale in zip(sizes[2:], output, scales, strict=True)]
 
+    def windows(x: Tensor, sizes: Sequence[int], output: Sequence[int], rest: tuple) -> list[separable.Windows]:
+        found = taps(torch.empty(0, dtype=x.dtype, device="cpu"), sizes, output, rest)
+        return [_windows_of(of_dim, size) for of_dim, size in zip(found, sizes[2:], strict=True)]
+
     def forward(x: Tensor, output: Sequence[int], *rest) -> Tensor:
         if not x.is_floating_point() and not (of_bytes and x.dtype == torch.uint8):
             return NotImplemented
         if x.numel() == 0 or x.dim() != len(output) + 2 or min(output) <= 0:
             return NotImplemented
+        if by_products and _are_products_sooner(x.shape[2:], output):
+            return separable.resampled(x, *windows(x, x.shape, output, rest))
         return _resized(x, taps(x, x.shape, output, rest))
 
     def backward(grad: Tensor, output: Sequence[int], sizes: Sequence[int], *rest) -> Tensor:
         if grad.numel() == 0 or not grad.is_floating_point():
             return NotImplemented
+        if by_products and _are_products_sooner(sizes[2:], output):
+            return separable.resampled(grad, *(w.t() for w in windows(grad, sizes, output, rest)))
         return _resized_backward(grad, sizes, taps(grad, sizes, output, rest))
 
     return forward, backward
@@ -128,7 +156,7 @@ nearest, _ = _resampling(lambda x, s, o, scale: _nearest_taps(x, s, o, scale, Fa
 _, nearest_backward = _resampling(_nearest_taps_backward, 0, True)
 nearest_exact, nearest_exact_backward = _resampling(lambda x, s, o, scale: _nearest_taps(x, s, o, scale, True), 0, True)
 linear, linear_backward = _resampling(_linear_taps, 1, False)
-cubic, cubic_backward = _resampling(_cubic_taps, 1, False)
+cubic, cubic_backward = _resampling(_cubic_taps, 1, False, by_products=True)
 
 
 @only(lambda *_: torch_xla.runtime.device_type() != "TPU")  # there torch_xla has a custom call
@@ -318,10 +346,10 @@ def _cubic_filter(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-def _filter_weights(
+def _filter_windows(
     x: Tensor, size: int, output: int, align_corners: bool, scale: Optional[float], support: int, filter_of
-) -> Tensor:
-    """The weights [output, size] of a filter that is as wide as ``support`` positions of the coarser of both."""
+) -> separable.Windows:
+    """Those of a filter that is as wide as ``support`` positions of the coarser of both."""
     aligned = (size - 1) / (output - 1) if output > 1 else 0.0
     step = aligned if align_corners else _scale(size, output, scale)
     wide = max(step, 1.0)
@@ -330,30 +358,38 @@ def _filter_weights(
     first = torch.floor(centre - support / 2 * wide + 0.5)
     last = torch.floor(centre + support / 2 * wide + 0.5)
     weights = filter_of((place - centre + 0.5) / wide)
-    weights = torch.where((place >= first) & (place < last), weights, torch.zeros_like(weights))
-    return weights / weights.sum(1, keepdim=True)
+    inside = (place >= first) & (place < last)
+    weights = torch.where(inside, weights, 0.0)
+    weights = weights / weights.sum(1, keepdim=True)
+    return separable.Windows(weights, inside & (weights >= 0), inside & (weights <= 0))
+
+
+def _each_alone(size: int, dtype: torch.dtype) -> separable.Windows:
+    weights = torch.eye(size, dtype=dtype)
+    return separable.Windows(weights, weights > 0, weights < 0)
 
 
 def _antialiased(support: int, filter_of):
     """The forward and backward operators of one filter."""
 
-    def weights(x: Tensor, sizes, output, align_corners: bool, scales) -> list[Tensor]:
+    def windows(x: Tensor, sizes, output, align_corners: bool, scales) -> list[separable.Windows]:
+        of_host = torch.empty(0, dtype=x.dtype, device="cpu")
         return [
-            _filter_weights(x, s, o, align_corners, scale, support, filter_of)
+            _filter_windows(of_host, s, o, align_corners, scale, support, filter_of)
             for s, o, scale in zip(sizes[2:], output, scales, strict=True)
         ]
 
     def forward(x: Tensor, output: Sequence[int], align_corners: bool, *scales) -> Tensor:
         if not x.is_floating_point() or x.numel() == 0 or x.dim() != 4 or min(output) <= 0:
             return NotImplemented
-        rows, columns = weights(x, x.shape, output, align_corners, scales)
-        return exact_matmul(rows.to(x.dtype), exact_matmul(x, columns.to(x.dtype).mT))
+        found = zip(x.shape[2:], output, windows(x, x.shape, output, align_corners, scales), strict=True)
+        # torch leaves a dimension of the same length as it is, but not its gradient.
+        return separable.resampled(x, *(_each_alone(s, x.dtype) if s == o else w for s, o, w in found))
 
     def backward(grad: Tensor, output: Sequence[int], sizes: Sequence[int], align_corners: bool, *scales) -> Tensor:
         if not grad.is_floating_point() or grad.numel() == 0:
             return NotImplemented
-        rows, columns = weights(grad, sizes, output, align_corners, scales)
-        return exact_matmul(rows.to(grad.dtype).mT, exact_matmul(grad, columns.to(grad.dtype)))
+        return separable.resampled(grad, *(w.t() for w in windows(grad, sizes, output, align_corners, scales)))
 
     return forward, backward
 
