@@ -79,6 +79,21 @@ def test_bincount():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "tracing for a TPU")
+@pytest.mark.parametrize("bins", [9, 5000])
+def test_many_numbers_are_counted_on_a_tpu(tpu, bins):
+    x = torch.arange(10000) ** 2 % bins
+    weights = x % 4 + 0.5
+    for on_cpu in (None, weights, weights.double(), x):
+        on_xla = None if on_cpu is None else on_cpu.to(DEVICE)
+        found, expected = torch.bincount(x.to(DEVICE), on_xla), torch.bincount(x, on_cpu)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.cpu(), expected)
+    with pytest.raises(RuntimeError, match="non-negative"):
+        torch.bincount(x.to(DEVICE) - 1)
+
+
+@fails_on_stock
 @pytest.mark.since("2.6", "metrics.executed_fallback_ops")
 def test_nothing_leaves_the_device():
     metrics.clear_counters()

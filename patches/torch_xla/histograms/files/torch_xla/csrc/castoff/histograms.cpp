@@ -4,7 +4,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bincount.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scatter_add.h>
@@ -109,7 +108,8 @@ void histc(Call& call) {
 
 // ---- bincount
 
-// So many elements are read as soon as their extremes, and counted sooner on the host.
+// So many elements of a TPU are read as soon as their extremes, and counted sooner on the host.
+// CPU-XLA's are all counted there: XLA's scatter takes longer.
 constexpr int64_t kReadWhole = 4096;
 
 // self, weights, minlength: of many elements only the number of bins is read from the device.
@@ -120,10 +120,8 @@ void bincount(Call& call) {
   if (!are_integers || self.dim() != 1 || self.numel() == 0 || least < 0) return call.on_the_cpu();
   const bool has_weights = is_tensor(call[1]);
   if (has_weights && call.tensor(1).sizes() != self.sizes()) return call.on_the_cpu();
+  if (!is_for_tpu() || self.numel() <= kReadWhole) return call.on_the_cpu();
   const Below below;
-  if (!has_weights && self.numel() <= kReadWhole) {
-    return call.answer(at::bincount(self.cpu(), {}, least).to(self.device()));
-  }
   const Tensor index = self.to(ScalarType::Long);
   const Tensor extremes = at::stack({index.min(), index.max()}).cpu();
   TORCH_CHECK(extremes[0].item<int64_t>() >= 0,
