@@ -34,7 +34,6 @@ REASONS = {
     "argmax": "the first NaN is the largest element",
     "argmin": "the first NaN is the smallest element",
     "batch_norm, training": "the running variance is unbiased",
-    "bincount": "counts on the device",
     "contiguous of transposed": "a copy, where stock returns the view",
     "cross_entropy": "no one-hot matrices on the device",
     "floor_divide, int64": "exact, where stock divides float32",
