@@ -379,11 +379,28 @@ def test_torch_compile_of_an_argument_that_is_written_to():
         assert torch.equal(x.cpu(), cpu + i + 1)
 
 
+EAGER = """
+import torch, torch_xla
+from ir_text import ir
+cpu = torch.arange(24).reshape(4, 6).bfloat16()
+x = cpu.to(torch_xla.device())
+with torch_xla.experimental.eager_mode_context(True):
+    for _ in range(3):  # the first cast of data makes its node
+        assert torch.equal(x.float().t().to(torch.bfloat16).cpu(), cpu.t())
+        assert torch.equal(x.float().cpu(), cpu.float())
+assert torch.equal((x + 1).float().cpu(), (cpu + 1).float())
+"""
+
+
 @passes_on_stock
 def test_eager_mode():
-    cpu, x = data(4, 6)
-    with torch_xla.experimental.eager_mode_context(True):
-        assert torch.equal(x.float().t().to(bf16).cpu(), cpu.t())
+    forked("-c", EAGER)
+
+
+@fails_on_stock
+@pytest.mark.default_pin
+def test_after_eager_mode_casts_fold():
+    forked("-c", EAGER + 'assert "xla::cast" not in ir(x.float().t().to(torch.bfloat16))')
 
 
 # ---- a training step

@@ -505,6 +505,36 @@ def test_nll_loss_of_an_empty_batch_and_of_one_row(reduction):
     assert_same([loss], data(4), gradients=True)
 
 
+# ---- arguments that stock takes, and torch refuses
+
+
+@fails_on_stock
+def test_targets_that_are_no_integers_are_refused():
+    scores, classes = torch.rand(4, 5).to(DEVICE), torch.arange(4.0).to(DEVICE)
+    for loss in (F.cross_entropy, F.nll_loss):
+        with pytest.raises(RuntimeError, match="expected classes of int64 as targets, but found Float"):
+            loss(scores, classes)
+        assert torch.equal(loss(scores, classes.int()), loss(scores, classes.long()))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("sizes", [(3, 5), (4, 4)], ids=str)
+def test_an_index_that_is_too_large_is_refused(sizes):
+    """Too large for self, or for what is written there."""
+    self, src = torch.zeros(3, 4).to(DEVICE), torch.ones(3, 5).to(DEVICE)
+    index = torch.zeros(sizes, dtype=torch.int64).to(DEVICE)
+    with pytest.raises(RuntimeError, match="to be no larger than self"):
+        self.scatter(0, index, src)
+    with pytest.raises(RuntimeError, match="to be no larger than self"):
+        self.scatter_add(0, index, src)
+
+
+@fails_on_stock
+def test_glu_of_an_odd_size_is_refused():
+    with pytest.raises(RuntimeError, match="expected an even size to halve"):
+        F.glu(torch.ones(2, 3).to(DEVICE))
+
+
 # ---- arguments that stock refuses
 
 

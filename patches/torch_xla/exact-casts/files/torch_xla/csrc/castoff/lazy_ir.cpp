@@ -262,15 +262,22 @@ at::Tensor tensor_like(const at::Tensor& like, at::ScalarType dtype) {
                                                  dtype);
 }
 
-// torch_xla's casts from one dtype to another are clones of one node, which is made when the first
-// is asked for and stays. Making it casts, too: there torch_xla's own kernel does.
-thread_local bool making_template = false;
+// Set once torch_xla has computed a tensor where it was made, as it does in eager mode and where a
+// graph has grown to its limit, and if the self-test failed.
+std::atomic<bool> left_to_torch_xla{false};
 
+// Whether this thread makes IR to look at, of torch_xla's own kernels.
+thread_local bool by_torch_xla = false;
+
+struct ByTorchXla {
+  ByTorchXla() { by_torch_xla = true; }
+  ~ByTorchXla() { by_torch_xla = false; }
+};
+
+// torch_xla's casts from one dtype to another are clones of one node, which is made when the first
+// is asked for and stays.
 NodePtr make_template(const at::Device& device, at::ScalarType from, at::ScalarType to) {
-  making_template = true;
-  struct Made {
-    ~Made() { making_template = false; }
-  } made;
+  const ByTorchXla by;
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::Tensor one = at::_ops::empty_memory_format::redispatch(
       kXla, {1}, from, at::kStrided, device, std::nullopt, std::nullopt);
@@ -365,13 +372,8 @@ void self_test(const at::Device& device) {
 
 enum class State { kUntested, kPassed, kFailed };
 std::atomic<State> state{State::kUntested};
-thread_local bool testing = false;
-
 State test(const at::Device& device) {
-  struct Testing {
-    Testing() { testing = true; }
-    ~Testing() { testing = false; }
-  } guard;
+  const ByTorchXla by;
   // The first kernel that asks may be one above functionalization, such as einsum's.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::AutoDispatchSkipFunctionalize below_functionalization;
@@ -414,7 +416,7 @@ const std::optional<std::string>& refusal() {
 bool ready(const at::Tensor& tensor) {
   State now = state.load(std::memory_order_acquire);
   if (C10_LIKELY(now != State::kUntested)) return now == State::kPassed;
-  if (testing) return false;
+  if (by_torch_xla) return false;
   now = test(tensor.device());
   State untested = State::kUntested;
   return state.compare_exchange_strong(untested, now) ? now == State::kPassed
@@ -516,16 +518,22 @@ at::Tensor tensor_of(const Value& value, const at::Tensor& like) {
 
 at::Tensor cast_of(const at::Tensor& tensor, at::ScalarType dtype) {
   const at::ScalarType from = tensor.scalar_type();
-  if (making_template || tensor.dim() == 0 || !is_cumprods(from) || !is_cumprods(dtype)) return {};
+  if (tensor.dim() == 0 || !is_cumprods(from) || !is_cumprods(dtype)) return {};
+  if (by_torch_xla || left_to_torch_xla.load(std::memory_order_relaxed)) return {};
   const Value value = unsharded_value(tensor);
-  if (!value || !ready(tensor)) return {};
+  if (!value) return {};
+  // torch_xla's own cast fills a tensor with zeros first, which is half of its cost.
+  const at::Tensor out = tensor_like(tensor, dtype);
+  Data* data = data_of(out);
+  const bool is_pending = data != nullptr && data->ir_value && data->handle == nullptr;
+  if (!is_pending || !ready(tensor)) {
+    left_to_torch_xla.store(true, std::memory_order_relaxed);
+    return {};
+  }
   const NodePtr& node = template_of(tensor.device(), from, dtype);
   // What a tensor holds can be of another dtype than it says: see held().
   if (node == nullptr || element_type(node->operand(0)) != element_type(value)) return {};
-  const NodePtr made = clone(*node, {value});
-  // torch_xla's own cast fills a tensor with zeros first, which is half of its cost.
-  const at::Tensor out = tensor_like(tensor, dtype);
-  data_of(out)->ir_value = made;
+  data->ir_value = clone(*node, {value});
   return out;
 }
 

@@ -329,9 +329,14 @@ Tensor with_batch(const Tensor& t) {
   return t.dim() > 0 ? t : t.view({1});
 }
 
-// self, target, …: also of one row of scores and one class.
+// self, target, …: also of one row of scores and one class. torch_xla truncates targets that are
+// no integers.
 void nll_loss(Call& call) {
   const Tensor self = call.tensor(0);
+  const ScalarType dtype = call.tensor(1).scalar_type();
+  TORCH_CHECK(c10::isIntegralType(dtype, /*includeBool=*/false), call.op().schema().name(),
+              ": expected classes of int64 as targets, but found ", dtype,
+              ". Convert them: target.long().");
   if (self.numel() == 0) return call.on_the_cpu();
   if (C10_LIKELY(self.dim() != 1)) return call.proceed();
   const Below below;
@@ -431,9 +436,24 @@ void index_of_one_output(Call& call) {
   call.proceed();
 }
 
+// As torch's check of a scatter. torch_xla cuts what is too large off, or fails when it compiles.
+void check_index(const Tensor& self, int64_t dim, const Tensor& index, const Tensor* src) {
+  if (self.dim() != index.dim() || index.numel() == 0) return;
+  dim = c10::maybe_wrap_dim(dim, self.dim());
+  for (int64_t i = 0; i < self.dim(); ++i) {
+    TORCH_CHECK(
+        (i == dim || index.size(i) <= self.size(i)) &&
+            (src == nullptr || src->dim() != index.dim() || index.size(i) <= src->size(i)),
+        "Expected index ", index.sizes(), " to be no larger than self ", self.sizes(),
+        " apart from dimension ", dim,
+        src == nullptr ? std::string() : c10::str(", and no larger than src ", src->sizes()), ".");
+  }
+}
+
 // self, dim, index, a tensor or a number, …
 void scatter(Call& call) {
   const Tensor self = call.tensor(0), index = call.tensor(2);
+  check_index(self, call[1].toInt(), index, call[3].isTensor() ? &call.tensor(3) : nullptr);
   const bool of_tensor = call[3].isTensor();
   const int64_t rank = of_tensor ? call.tensor(3).dim() : index.dim();
   if (C10_LIKELY(self.dim() == index.dim() && rank == self.dim() && index.numel() > 0)) {
@@ -447,6 +467,16 @@ void scatter(Call& call) {
   if (of_tensor) call[3] = with_batch(call.tensor(3));
   call.proceed();
   call.result() = call.result().toTensor().view(self.sizes());
+}
+
+// self, dim: torch_xla leaves the last element of an odd number out.
+void glu(Call& call) {
+  const Tensor self = call.tensor(0);
+  const int64_t dim = call[1].toInt();
+  TORCH_CHECK(self.dim() == 0 || self.size(dim) % 2 == 0,
+              "glu: expected an even size to halve, but found ", self.sizes(), " and dimension ",
+              dim, ".");
+  call.proceed();
 }
 
 // self, mask, source
@@ -836,6 +866,7 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
              {"aten::scatter_add", ""},
              {"aten::scatter_reduce", "two"},
          });
+  remedy(xla, glu, {{"aten::glu", ""}});
   remedy(xla, masked_scatter, {{"aten::masked_scatter", ""}});
   remedy(xla, distances, {{"aten::_cdist_forward", ""}});
   remedy(xla, of_bools, {{"aten::atan2", ""}});
