@@ -51,7 +51,11 @@ Rows = dict[str, tuple[int, int]]  # of stock and castoff
 
 def counted_on_both(stock: Path, patched: Path, kind: str, rest: tuple[str, ...]) -> Rows:
     def count(python: Path) -> dict[str, int]:
-        return count_parts(python, WORKER, kind, *rest)
+        least: dict[str, int] = {}
+        for part, number in count_parts(python, WORKER, kind, *rest).items():
+            name = part.partition("|")[0]
+            least[name] = min(number, least.get(name, number))
+        return least
 
     with ThreadPoolExecutor() as pool:
         theirs, ours = pool.map(count, (stock, patched))

@@ -202,7 +202,8 @@ def main() -> None:
                 count(name, model(name), warm=2, calls=1)
         else:
             for name, call in calls().items():
-                count(name, call, warm=1, calls=int(rest[0]))
+                for time in ("once", "again"):  # a table of the allocator's or of Python's grows in one of them
+                    count(f"{name}|{time}", call, warm=1, calls=int(rest[0]))
 
 
 if __name__ == "__main__":
