@@ -437,36 +437,43 @@ void index_of_one_output(Call& call) {
 }
 
 // As torch's check of a scatter. torch_xla cuts what is too large off, or fails when it compiles.
-void check_index(const Tensor& self, int64_t dim, const Tensor& index, const Tensor* src) {
-  if (self.dim() != index.dim() || index.numel() == 0) return;
-  dim = c10::maybe_wrap_dim(dim, self.dim());
-  for (int64_t i = 0; i < self.dim(); ++i) {
-    TORCH_CHECK(
-        (i == dim || index.size(i) <= self.size(i)) &&
-            (src == nullptr || src->dim() != index.dim() || index.size(i) <= src->size(i)),
-        "Expected index ", index.sizes(), " to be no larger than self ", self.sizes(),
-        " apart from dimension ", dim,
-        src == nullptr ? std::string() : c10::str(", and no larger than src ", src->sizes()), ".");
+void check_index(at::IntArrayRef self, int64_t dim, at::IntArrayRef index, at::IntArrayRef src) {
+  if (self.size() != index.size() || src.size() != index.size()) return;
+  dim = c10::maybe_wrap_dim(dim, static_cast<int64_t>(self.size()));
+  for (size_t i = 0; i < self.size(); ++i) {
+    TORCH_CHECK((static_cast<int64_t>(i) == dim || index[i] <= self[i]) && index[i] <= src[i],
+                "Expected index ", index, " to be no larger than self ", self,
+                " apart from dimension ", dim, ", and no larger than src ", src, ".");
   }
 }
 
-// self, dim, index, a tensor or a number, …
-void scatter(Call& call) {
-  const Tensor self = call.tensor(0), index = call.tensor(2);
-  check_index(self, call[1].toInt(), index, call[3].isTensor() ? &call.tensor(3) : nullptr);
+// A number counts as one of one element, and an index without elements writes nothing.
+void scatter_of_numbers(Call& call, const Tensor self, const Tensor index) {
   const bool of_tensor = call[3].isTensor();
-  const int64_t rank = of_tensor ? call.tensor(3).dim() : index.dim();
-  if (C10_LIKELY(self.dim() == index.dim() && rank == self.dim() && index.numel() > 0)) {
-    return call.proceed();
-  }
   const Below below;
   if (index.numel() == 0) return call.answer(at::clone(self));
-  if (std::max({self.dim(), index.dim(), rank}) > 1) return call.proceed();
+  if (std::max({self.dim(), index.dim(), of_tensor ? call.tensor(3).dim() : 0}) > 1)
+    return call.proceed();
   call[0] = with_batch(self);
   call[2] = with_batch(index);
   if (of_tensor) call[3] = with_batch(call.tensor(3));
   call.proceed();
   call.result() = call.result().toTensor().view(self.sizes());
+}
+
+// self, dim, index, a tensor or a number, …
+void scatter(Call& call) {
+  const Tensor &self = call.tensor(0), &index = call.tensor(2);
+  const at::IntArrayRef sizes = self.sizes(), of_index = index.sizes();
+  const bool of_tensor = call[3].isTensor();
+  const at::IntArrayRef of_src = of_tensor ? call.tensor(3).sizes() : of_index;
+  if (C10_LIKELY(index.numel() > 0)) {
+    check_index(sizes, call[1].toInt(), of_index, of_src);
+    if (C10_LIKELY(sizes.size() == of_index.size() && of_src.size() == sizes.size())) {
+      return call.proceed();
+    }
+  }
+  scatter_of_numbers(call, self, index);
 }
 
 // self, dim: torch_xla leaves the last element of an odd number out.
