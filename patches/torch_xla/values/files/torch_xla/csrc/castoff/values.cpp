@@ -436,9 +436,9 @@ void index_of_one_output(Call& call) {
   call.proceed();
 }
 
-// As torch's check of a scatter. torch_xla cuts what is too large off, or fails when it compiles.
+// As torch's check of a scatter, of sizes of one rank. torch_xla cuts what is too large off, or
+// fails when it compiles.
 void check_index(at::IntArrayRef self, int64_t dim, at::IntArrayRef index, at::IntArrayRef src) {
-  if (self.size() != index.size() || src.size() != index.size()) return;
   dim = c10::maybe_wrap_dim(dim, static_cast<int64_t>(self.size()));
   for (size_t i = 0; i < self.size(); ++i) {
     TORCH_CHECK((static_cast<int64_t>(i) == dim || index[i] <= self[i]) && index[i] <= src[i],
@@ -467,13 +467,12 @@ void scatter(Call& call) {
   const at::IntArrayRef sizes = self.sizes(), of_index = index.sizes();
   const bool of_tensor = call[3].isTensor();
   const at::IntArrayRef of_src = of_tensor ? call.tensor(3).sizes() : of_index;
-  if (C10_LIKELY(index.numel() > 0)) {
-    check_index(sizes, call[1].toInt(), of_index, of_src);
-    if (C10_LIKELY(sizes.size() == of_index.size() && of_src.size() == sizes.size())) {
-      return call.proceed();
-    }
+  const bool is_of_one_rank = sizes.size() == of_index.size() && sizes.size() == of_src.size();
+  if (C10_UNLIKELY(!is_of_one_rank || index.numel() == 0)) {
+    return scatter_of_numbers(call, self, index);
   }
-  scatter_of_numbers(call, self, index);
+  check_index(sizes, call[1].toInt(), of_index, of_src);
+  call.proceed();
 }
 
 // self, dim: torch_xla leaves the last element of an odd number out.
