@@ -34,6 +34,8 @@ LU, PIVOTS = torch.linalg.lu_factor(A)
 SYMMETRIC = A + A.mT
 #: Blocks of one and of two rows, and exchanges; by numbers that leave no doubt which row is the largest.
 OF_BLOCKS = [torch.tensor([[0.0, 3, 1, 4], [3, 0, 2, 9], [1, 2, 5, 1], [4, 9, 1, 0]]), torch.diag(torch.arange(4.0, 8))]
+#: Of rank 1 and 3.
+OF_RANKS = torch.stack([torch.outer(A[0, 0, :4], A[0, 1]), A[0, :4] - A[0, 3]]).double()
 
 #: Functions of matrices [2, 5, 5]; their gradients are compared as well.
 PROGRAMS = {
@@ -59,6 +61,8 @@ PROGRAMS = {
     "slogdet, transposed": lambda x: torch.linalg.slogdet(x.mT).logabsdet * x.sum(),
     "lstsq": lambda x: torch.linalg.lstsq(x[..., :3], x, driver="gels").solution,
     "lstsq, wide": lambda x: torch.linalg.lstsq(x[..., :3, :], x[..., :3, :2], driver="gels").solution,
+    "lstsq of any rank": lambda x: torch.linalg.lstsq(x[..., :3], x).solution,
+    "lstsq of any rank, wide": lambda x: torch.linalg.lstsq(x[..., :3, :], x[..., :3, :2], driver="gelsy").solution,
     "solve_ex": lambda x: torch.linalg.solve_ex(x, x.flip(-1)).result,
     "solve_ex, transposed": lambda x: torch.linalg.solve_ex(x.mT, x.flip(-1)).result,
     "solve_ex, right": lambda x: torch.linalg.solve_ex(x, x[0].flip(-1), left=False).result,
@@ -74,6 +78,11 @@ PROGRAMS = {
 RESULTS = {
     "residuals of lstsq": lambda at: torch.linalg.lstsq(at(A[..., :3]), at(A[..., 3:]), driver="gels"),
     "lstsq of vectors": lambda at: torch.linalg.lstsq(at(A.double()[..., :3]), at(A.double()[..., 3]), driver="gels"),
+    "lstsq, ranks": lambda at: torch.linalg.lstsq(at(OF_RANKS), at(A[:, :4].double())),
+    "lstsq, ranks by rcond": lambda at: torch.linalg.lstsq(
+        at(torch.diag(torch.tensor([4.0, 1, 0]))), at(torch.ones(3)), rcond=0.5
+    ),
+    "lstsq of zero": lambda at: torch.linalg.lstsq(at(torch.zeros(3, 2)), at(torch.ones(3, 1))),
     "cholesky_ex of zero": lambda at: torch.linalg.cholesky_ex(at(torch.zeros(1, 1))),
     "lu_factor_ex": lambda at: torch.linalg.lu_factor_ex(at(A)),
     "lu_factor_ex, singular": lambda at: torch.linalg.lu_factor_ex(at(torch.zeros(3, 3))),
@@ -119,6 +128,7 @@ LARGE = {
     "slogdet": lambda x: torch.linalg.slogdet(x).logabsdet,
     "cholesky_ex": lambda x: torch.linalg.cholesky_ex(definite(x / 10)).L,
     "qr": lambda x: torch.cat(torch.linalg.qr(x), -1),
+    "lstsq": lambda x: torch.linalg.lstsq(x[:, :70], x[:, 70:]).solution,
     "ldl_factor": lambda x: torch.linalg.ldl_factor_ex(x + x.mT).LD,
     "ldl_solve": lambda x: torch.linalg.ldl_solve(*torch.linalg.ldl_factor_ex(x + x.mT)[:2], x),
 }

@@ -185,6 +185,9 @@ PROGRAMS = {
 RESULTS = {
     "searchsorted": lambda at: torch.searchsorted(at(X[0, 0].sort().values), at(X[1, 0])),
     "searchsorted, long": lambda at: torch.searchsorted(at(torch.arange(3000.0)), at(X[0, 0] * 4000), right=True),
+    "repeat_interleave": lambda at: torch.repeat_interleave(
+        at(X[0, 0]), at(torch.tensor([1, 0, 3, 0, 2])), 0, output_size=6
+    ),
     "bucketize": lambda at: torch.bucketize(at(SPECIAL), at(torch.tensor([-1.0, 0.0, 1.5]))),
     "isin": lambda at: torch.isin(at(torch.arange(9)), at(INDEX)),
     "isin, many": lambda at: torch.isin(at(torch.arange(99)), at(torch.arange(50, 400, 3))),
@@ -442,6 +445,19 @@ def many_are_drawn(monkeypatch):
     monkeypatch.setattr(importlib.import_module("torch_xla._lowerings.drawing"), "MOST_ON_CPU", 10**6)
 
 
+@pytest.mark.since("2.7", "tensors that stand for others, of which a graph is made once")
+@fails_on_stock
+def test_a_distributions_numbers_are_operands_of_its_graph():
+    x = torch.zeros(4, device=DEVICE)
+
+    def drawn(sigma):
+        torch_xla.sync()
+        return ir(x.clone().cauchy_(0.0, sigma))
+
+    assert "xla::cauchy(" in drawn(0.5)
+    assert drawn(0.7) == drawn(0.5)
+
+
 @passes_on_stock
 def test_many_numbers_are_drawn_by_torch_on_cpu_xla():
     rates = torch.full((1000,), 3.0, device=DEVICE)
@@ -599,6 +615,25 @@ def test_rare_samples():
 
 
 @fails_on_stock
+@pytest.mark.parametrize(
+    "program",
+    [torch.cov, torch.corrcoef, lambda x: torch.combinations(x[0], 2)],
+    ids=["cov", "corrcoef", "combinations"],
+)
+def test_what_torch_makes_of_other_operators_is_on_the_device_in_inference_mode(program):
+    x = X[0, 0].to(DEVICE)
+    with torch.inference_mode():
+        found = on_the_device(lambda: program(x))
+    torch.testing.assert_close(found.cpu(), program(X[0, 0]))
+
+
+@passes_on_stock
+def test_composites_of_the_cpu_are_functionalized():
+    found = torch.func.functionalize(lambda x: (torch.cov(x), torch.combinations(x[0])))(X[0, 0])
+    assert torch.equal(found[0], torch.cov(X[0, 0])) and torch.equal(found[1], torch.combinations(X[0, 0, 0]))
+
+
+@fails_on_stock
 @pytest.mark.parametrize("weights", [{"fweights": [1, -1, 2, 1, 1, 1, 1]}, {"aweights": [0.0] * 7}])
 def test_weights_of_a_covariance_that_torch_refuses_give_nan(weights):
     weights = {name: torch.tensor(value).to(DEVICE) for name, value in weights.items()}
@@ -649,6 +684,22 @@ def test_out_and_in_place_forms():
     assert torch.equal(found[2].cpu(), X)
 
 
+@fails_on_stock
+@pytest.mark.parametrize(
+    "program",
+    [torch.index_select, lambda x, dim, index: x.index_fill(dim, index, 1.0), lambda x, dim, index: x[index]],
+    ids=["index_select", "index_fill", "getitem"],
+)
+def test_places_that_were_searched_for_are_an_index(program):
+    x, bounds, values = X[0, 0], torch.tensor([0.1, 0.5, 0.7]), torch.tensor([0.2, 0.6])
+
+    def run(x, bounds, values):
+        return program(x, 0, torch.searchsorted(bounds, values))
+
+    found = on_the_device(lambda: run(*(t.to(DEVICE) for t in (x, bounds, values))))
+    assert torch.equal(found.cpu(), run(x, bounds, values))
+
+
 @pytest.mark.since("2.7", "tensors that stand for others, of which a graph is made once")
 @fails_on_stock
 def test_a_fourier_transform_is_one_operation():
@@ -692,6 +743,7 @@ def test_the_table_has_operators_and_functions_that_exist():
     assert table.TABLE, "the table is empty"
     entries = [("XLA", *entry) for entry in table.TABLE.items()]
     entries += [("AutogradXLA", *entry) for entry in table.DIFFERENTIABLE.items()]
+    entries += [(key, *entry) for key in ("AutogradXLA", "Functionalize") for entry in table.COMPOSITE.items()]
     for key, operator, place in entries:
         module, function = place.split(".")
         assert callable(getattr(importlib.import_module(f"torch_xla._lowerings.{module}"), function)), place

@@ -21,6 +21,7 @@ SOME = ["grid_sample", "huber_loss", "lgamma", "igamma", "median", "logcumsumexp
 
 SOME_SHARDED = ["bilinear", "dilated max_pool2d", "grid_sample", "lgamma", "logcumsumexp", "median", "unfold", "glu"]
 MATRICES = ["cholesky_ex", "cholesky_solve", "det", "lu", "lu_factor_ex", "slogdet", "solve_ex", "solve_triangular"]
+MATRICES += ["qr", "qr, complete", "householder_product", "lstsq", "lstsq, wide", "lstsq of any rank"]
 
 
 @fails_on_stock
@@ -83,6 +84,7 @@ TRANSFORMS = {
     "rfft": lambda x: torch.fft.rfft(x).abs(),
     "irfft": lambda x: torch.fft.irfft(torch.complex(x, x), 11),
     "fft2": lambda x: torch.fft.fft2(x).real,
+    "fft of a prime length": lambda x: torch.fft.fft(torch.nn.functional.pad(x, (0, 125))).real,
     "fft of another dimension": lambda x: torch.fft.ifft(torch.complex(x, x), dim=1).imag,
 }
 
@@ -93,6 +95,23 @@ SHARDED = {
 }
 
 
+#: QR is a loop under SPMD.
+FACTORS = """
+import torch, torch_xla
+torch_xla.runtime.use_spmd()
+numbers = torch.Generator().manual_seed(0)
+for sizes in ((5, 3), (3, 5), (2, 3, 4, 4), (1, 4)):
+    x = torch.randn(*sizes, generator=numbers)
+    for f in (torch.linalg.qr, lambda x: torch.linalg.qr(x, mode="complete"), torch.geqrf):
+        for found, expected in zip(f(x.to("xla")), f(x), strict=True):
+            torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_factors_of_sharded_matrices_have_their_values():
+    run("-c", FACTORS, CPU_NUM_DEVICES="4")
+
+
 @fails_on_stock
 @pytest.mark.parametrize("name", SHARDED)
 def test_sharded_tensors_are_not_gathered(tmp_path, name):
@@ -101,7 +120,7 @@ def test_sharded_tensors_are_not_gathered(tmp_path, name):
     run("-c", SPMD, tmp_path, module, programs, repr(sizes), *names, CPU_NUM_DEVICES="4", PYTHONPATH=path)
 
 
-#: A result of numbers, the length of which is a product, and has a factor too large for one.
+#: Of one number, of a length that is a product, and of two with a factor too large for one.
 LENGTHS = """
 import torch, torch_xla
 torch_xla.runtime.use_spmd()

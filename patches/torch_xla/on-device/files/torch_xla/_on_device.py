@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any, Optional
 
 import torch
-from torch.utils._pytree import tree_any, tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from . import _castoff, _departures
+from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
-from ._lowerings.table import DIFFERENTIABLE, LOWERED_SINCE, TABLE
+from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, TABLE
 
 __all__ = ["install"]
 
@@ -29,19 +30,20 @@ def _is_half(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _HALF
 
 
-def _narrow_dtype(values: list) -> Optional[torch.dtype]:
+def _narrow_dtype(tensors: list[torch.Tensor], arguments: tuple) -> Optional[torch.dtype]:
     """The dtype of a result that was computed in float32: bfloat16 or float16, or None for what it is."""
-    floating = [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    floating = [v for v in tensors if v.is_floating_point()]
     dtypes = {v.dtype for v in floating if v.dim()} or {v.dtype for v in floating}
-    asked_for = any(isinstance(v, torch.dtype) for v in values)
+    asked_for = any(isinstance(v, torch.dtype) for v in arguments)
     return dtypes.pop() if len(dtypes) == 1 and not asked_for else None
 
 
 def in_float32(function: Callable, *arguments: Any) -> Any:
     """``function(*arguments)``, with bfloat16 and float16 tensors widened, and the results rounded once."""
-    if not tree_any(_is_half, arguments):
+    tensors = tensors_in(arguments)
+    if not any(t.dtype in _HALF for t in tensors):
         return function(*arguments)
-    narrow = _narrow_dtype(tree_leaves(arguments))
+    narrow = _narrow_dtype(tensors, arguments)
     results = function(*tree_map(lambda v: v.float() if _is_half(v) else v, arguments))
     if narrow not in _HALF:
         return results
@@ -50,7 +52,7 @@ def in_float32(function: Callable, *arguments: Any) -> Any:
 
 def _on_one_device(arguments: tuple) -> Any:
     """The arguments, with numbers of the CPU on the device, as torch takes them; None with other tensors of the CPU."""
-    given = [v for v in tree_leaves(arguments) if isinstance(v, torch.Tensor)]
+    given = tensors_in(arguments)
     others = [v for v in given if v.device.type == "cpu"]
     if not others:
         return arguments
@@ -167,7 +169,11 @@ def install() -> None:
         warnings.simplefilter("ignore")
         torch.set_warn_always(True)  # the dispatcher's only warning of an overridden kernel stays unused
         try:
-            for key, table in (("XLA", {**_not_lowered(), **TABLE}), ("AutogradXLA", DIFFERENTIABLE)):
+            for key, table in (
+                ("XLA", {**_not_lowered(), **TABLE}),
+                ("AutogradXLA", {**DIFFERENTIABLE, **COMPOSITE}),
+                ("Functionalize", COMPOSITE),
+            ):
                 for name, place in table.items():
                     _library.impl(name, key, _kernel(name, place, key))
             _castoff.call("on-device", "choose")

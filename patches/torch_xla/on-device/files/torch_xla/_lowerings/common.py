@@ -1,7 +1,7 @@
 """What the functions of the table share."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,17 @@ def keeps_dtypes(function: Callable) -> Callable:
 def drawn(draw: Callable) -> Callable:
     """A decorator: in place of the generator, its last argument, the function takes what ``draw`` gives of all."""
     return prepared(lambda *arguments: (*arguments[:-1], draw(*arguments)))
+
+
+def tensors_in(arguments: Iterable) -> list[Tensor]:
+    """Those of an operator's arguments; torch's pytree, which knows more containers, takes much longer."""
+    found: list[Tensor] = []
+    for value in arguments:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
 
 
 def integral(x: Tensor) -> bool:

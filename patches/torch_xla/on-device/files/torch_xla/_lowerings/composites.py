@@ -9,9 +9,14 @@ from torch import Tensor
 
 from .common import keeps_dtypes, only
 
-# ---- functions that autograd sees
+# ---- functions that autograd sees; the key by which inference mode calls them is not of XLA alone
 
 
+def _is_on_xla(x: Tensor, *_: Any) -> bool:
+    return x.device.type == "xla"
+
+
+@only(_is_on_xla)
 def combinations(x: Tensor, r: int, with_replacement: bool) -> Tensor:
     """torch chooses them by a mask. Which they are depends on the number of elements alone."""
     if x.dim() != 1 or r < 1:
@@ -28,6 +33,7 @@ def _are_weights(weights: Optional[Tensor], x: Tensor, floating: bool) -> bool:
     return is_right and weights.dim() <= 1 and weights.numel() == count and weights.device == x.device
 
 
+@only(_is_on_xla)
 def cov(x: Tensor, correction: int, frequencies: Optional[Tensor], weights: Optional[Tensor]) -> Tensor:
     """Weights that torch refuses after a look at them give NaN."""
     good = _are_weights(frequencies, x, False) and _are_weights(weights, x, True)

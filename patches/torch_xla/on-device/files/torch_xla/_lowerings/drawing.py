@@ -9,11 +9,7 @@ from torch import Tensor
 from torch_xla import runtime
 
 from . import loops
-from .common import drawn, only
-
-EACH_TIME = True
-"""The numbers may differ from call to call, and are no part of a graph."""
-
+from .common import only, prepared
 
 MOST_ON_CPU = 256
 """So many numbers are drawn on CPU-XLA at once: torch draws more of them sooner, and is not far away there."""
@@ -42,9 +38,15 @@ def spread(drawn: Tensor, like: Tensor) -> Tensor:
     return several(drawn, like, 1).squeeze(0)
 
 
+def _told(x: Tensor, *numbers: float) -> Tensor:
+    """A tensor of numbers that may differ from call to call: they are operands of a graph, not part of it."""
+    return torch.tensor(numbers, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.device)
+
+
 @only(lambda x, median, sigma, generator: is_drawn(x, generator) and sigma > 0 and x.is_floating_point())
-@drawn(key)
-def cauchy(x: Tensor, median: float, sigma: float, numbers: Tensor) -> Tensor:
+@prepared(lambda x, median, sigma, _: (x, _told(x, median, sigma), key(x)))
+def cauchy(x: Tensor, told: Tensor, numbers: Tensor) -> Tensor:
+    median, sigma = told.unbind()
     return median + sigma * torch.tan(math.pi * (spread(numbers, x) - 0.5))
 
 
@@ -54,21 +56,23 @@ def _counts(x: Tensor, p: float, generator: object) -> bool:
 
 
 @only(_counts)
-@drawn(key)
-def geometric(x: Tensor, p: float, numbers: Tensor) -> Tensor:
-    return torch.ceil(torch.log(spread(numbers, x)) / math.log1p(-p)).clamp(min=1).to(x.dtype)
+@prepared(lambda x, p, _: (x, _told(x, math.log1p(-p)), key(x)))
+def geometric(x: Tensor, told: Tensor, numbers: Tensor) -> Tensor:
+    return torch.ceil(torch.log(spread(numbers, x)) / told).clamp(min=1).to(x.dtype)
 
 
 @only(lambda x, mean, std, generator: is_drawn(x, generator) and std > 0 and x.is_floating_point())
-@drawn(key)
-def log_normal(x: Tensor, mean: float, std: float, numbers: Tensor) -> Tensor:
+@prepared(lambda x, mean, std, _: (x, _told(x, mean, std), key(x)))
+def log_normal(x: Tensor, told: Tensor, numbers: Tensor) -> Tensor:
+    mean, std = told.unbind()
     sizes, angles = several(numbers, x, 2).unbind()
     return torch.exp(mean + std * torch.sqrt(-2 * torch.log(sizes)) * torch.cos(2 * math.pi * angles))
 
 
 @only(lambda x, noise, lower, upper, training, generator: is_drawn(x, generator) and x.is_floating_point())
-@drawn(key)
-def rrelu(x: Tensor, noise: Tensor, lower: float, upper: float, training: bool, numbers: Tensor):
+@prepared(lambda x, noise, lower, upper, training, _: (x, noise, _told(x, lower, upper), training, key(x)))
+def rrelu(x: Tensor, noise: Tensor, told: Tensor, training: bool, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    lower, upper = told.unbind()
     if not training:
         return torch.where(x >= 0, x, x * ((lower + upper) / 2)), noise.clone()
     slope = torch.where(x <= 0, lower + (upper - lower) * spread(numbers, x), 1.0)

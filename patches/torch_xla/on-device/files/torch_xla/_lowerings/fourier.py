@@ -30,11 +30,6 @@ def _factor(length: int) -> int:
     return next(n for n in range(min(length, _DENSE), 0, -1) if length % n == 0)
 
 
-def _is_a_product(length: int) -> bool:
-    """Whether no prime factor of the length is too large."""
-    return length == 1 or (_factor(length) > 1 and _is_a_product(length // _factor(length)))
-
-
 def _roots(like: Tensor, rows: int, columns: int, length: int, sign: int) -> tuple[Tensor, Tensor]:
     """cos and sin of ± 2 π i k / length, i below the rows and k below the columns."""
     turns = torch.outer(torch.arange(rows), torch.arange(columns)) % length
@@ -50,6 +45,8 @@ def _by_products(real: Tensor, imaginary: Tensor, sign: int) -> tuple[Tensor, Te
     """The transform of the last dimension, of length n1 n2: of the columns, and then of the rows."""
     length = real.shape[-1]
     first = _factor(length)
+    if first == 1 < length:
+        return _by_convolution(real, imaginary, sign)
     second = length // first
     parts = [t.reshape(*t.shape[:-1], first, second).mT for t in (real, imaginary)]
     cos, sin = _roots(real, first, first, first, sign)
@@ -60,6 +57,24 @@ def _by_products(real: Tensor, imaginary: Tensor, sign: int) -> tuple[Tensor, Te
         real, imaginary = real * cos - imaginary * sin, real * sin + imaginary * cos
         real, imaginary = (t.mT for t in _by_products(real.mT, imaginary.mT, sign))
     return tuple(t.reshape(*t.shape[:-2], length) for t in (real, imaginary))
+
+
+def _times(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
+
+
+def _by_convolution(real: Tensor, imaginary: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    """That of a length with a large prime factor, by Bluestein: with i k = (i² + k² - (k - i)²) / 2 it is a convolution
+    with a wave, which transforms of another length make."""
+    length = real.shape[-1]
+    padded = 2 ** (2 * length - 2).bit_length()
+    angles = torch.arange(length).square().remainder(2 * length).double() * (sign * math.pi / length)
+    cos, sin = (t.to(real.dtype).to(real.device) for t in (angles.cos(), angles.sin()))
+    gap = cos.new_zeros(padded - 2 * length + 1)
+    wave = _by_products(*(torch.cat([t, gap, t[1:].flip(0)]).unsqueeze(0) for t in (cos, -sin)), -1)
+    spread = [torch.constant_pad_nd(t, [0, padded - length]) for t in _times((real, imaginary), (cos, sin))]
+    found = _by_products(*_times(_by_products(*spread, -1), wave), 1)
+    return _times(tuple(t[..., :length] * (1 / padded) for t in found), (cos, sin))
 
 
 def _whole_spectrum(x: Tensor, length: int) -> Tensor:
@@ -85,7 +100,7 @@ def _transformed_by_products(x: Tensor, kind: int, lengths: tuple[int, ...]) -> 
 
 def _transformed(x: Tensor, kind: int, lengths: tuple[int, ...]) -> Tensor:
     """``x`` with its last dimensions transformed; the inverse transforms are divided by their lengths."""
-    if runtime.is_spmd() and all(map(_is_a_product, lengths)):
+    if runtime.is_spmd():
         return _transformed_by_products(x, kind, lengths)
     sizes = list(x.shape)
     if kind == _RFFT:

@@ -12,8 +12,10 @@ from typing import Any, Optional
 import torch
 import torch_xla
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch_xla import _castoff
+
+from .common import tensors_in
 
 _FUNCTIONALIZE, _AUTOCAST = torch._C.DispatchKey.Functionalize, torch._C._parse_dispatch_key("AutocastXLA")
 
@@ -39,7 +41,7 @@ def _as_outside_of_kernels() -> Iterator[None]:
 
 
 def functionalized(function: Callable, *arguments: Any) -> Any:
-    given = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
+    given = tensors_in(arguments)
     with _as_outside_of_kernels():
         arguments = tree_map(lambda v: _wrapped(v) if isinstance(v, Tensor) else v, arguments)
         results = function(*arguments)
@@ -64,7 +66,12 @@ _MOST = 4096
 
 def _as(result: Tensor, dtype: torch.dtype) -> Tensor:
     """torch_xla takes the u64 that a computation returns for an int64."""
-    return result if result.dtype == dtype else result.to(dtype)
+    if result.dtype != dtype:
+        return result.to(dtype)
+    if dtype in (torch.int32, torch.int64) and result.dim() < 2:
+        # torch_xla asks the node of an index for its rank, and a computation's is a tuple: the process ends.
+        return torch.ops.aten.view_copy(result, result.shape)
+    return result
 
 
 def _is_number(operand: Any) -> bool:

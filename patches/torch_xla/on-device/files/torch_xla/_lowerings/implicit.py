@@ -12,12 +12,21 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch_xla import runtime
 
+from .common import only
 from .special import BERNOULLI, digamma, polynomial
 
 _NODES = {torch.float32: 32, torch.float64: 64}
 _CUT = {torch.float32: 24.0, torch.float64: 44.0}
 """Where the integrand is less than exp(-cut) of what it is at the sample, nothing is left."""
+
+MOST_ON_CPU = 1024
+"""torch's kernels, which are exact to three places, give more gradients sooner than CPU-XLA does."""
+
+
+def _is_here(x: Tensor, *_: Tensor) -> bool:
+    return x.numel() <= MOST_ON_CPU or runtime.device_type() != "CPU"
 
 
 @functools.lru_cache
@@ -68,6 +77,7 @@ def _end(bend: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(reach < 1, torch.sqrt(reach), otherwise)
 
 
+@only(_is_here)
 def standard_gamma_grad(alpha: Tensor, sample: Tensor) -> Tensor:
     tiny, cut = torch.finfo(alpha.dtype).tiny, _CUT[alpha.dtype]
     x = sample.clamp(min=tiny)
@@ -83,6 +93,7 @@ def standard_gamma_grad(alpha: Tensor, sample: Tensor) -> Tensor:
     return x * _tail(fall, _end(x, end), lambda s: s + sign * start)
 
 
+@only(_is_here)
 def dirichlet_grad(sample: Tensor, alpha: Tensor, total: Tensor) -> Tensor:
     tiny, cut = torch.finfo(alpha.dtype).tiny, _CUT[alpha.dtype]
     x, rest, others = sample.clamp(min=tiny), 1 - sample, total - alpha

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
-from . import loops, symmetric
+from . import loops, ranks, reflectors, symmetric
 from .common import only
 from .instructions import exact_matmul, instruction
 
@@ -34,6 +34,11 @@ def _fits(x: Tensor, dtype: torch.dtype, limited: bool) -> bool:
 
 def _is_square(x: Tensor) -> bool:
     return x.dim() >= 2 and x.shape[-1] == x.shape[-2] and _is_here(x)
+
+
+def _may_be_sharded(x: Tensor) -> bool:
+    """Whether to use a loop in place of XLA's own instruction, which gathers matrices that are sharded by the batch."""
+    return runtime.is_spmd() and x.shape[-1] <= loops.BLOCK
 
 
 def _computed(name: str, made: object, *operands: Tensor) -> list[Tensor]:
@@ -94,8 +99,7 @@ def cholesky_ex(x: Tensor, upper: bool, check_errors: bool) -> tuple[Tensor, Ten
         return x.clone(), torch.zeros(x.shape[:-2], dtype=torch.int32, device=x.device)
     lower = (x.mT if upper else x).tril()
     whole = _flat(lower + lower.tril(-1).mT)
-    if runtime.is_spmd() and x.shape[-1] <= loops.BLOCK:
-        # XLA's own instruction gathers matrices that are sharded by the batch.
+    if _may_be_sharded(x):
         found = _computed("cholesky", loops.cholesky(Operand.of(whole)), whole)[0]
     else:
         found = _flat(torch.ops.aten.cholesky(lower, False))
@@ -325,6 +329,10 @@ def _geqrf(x: Tensor) -> tuple[Tensor, Tensor]:
     taus = Operand(x.dtype, (*x.shape[:-2], min(x.shape[-2:])))
     if not x.numel():
         return x.clone(), x.new_zeros(taus.sizes)
+    if _may_be_sharded(x):
+        flat = _flat(x.mT)
+        packed, tau = _computed("geqrf", reflectors.qr(Operand.of(flat)), flat)
+        return packed.mT.reshape(x.shape), tau.reshape(taus.sizes)
     return tuple(instruction("qr", "custom-call", [x], [Operand.of(x), taus], (28, "Qr")))
 
 
@@ -337,6 +345,10 @@ def geqrf(x: Tensor) -> tuple[Tensor, Tensor]:
 def householder_product(x: Tensor, tau: Tensor) -> Tensor:
     if not tau.numel():
         return torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device).expand(x.shape).clone()
+    if _may_be_sharded(x):
+        given = [_flat(x.mT), tau.reshape(-1, tau.shape[-1])]
+        made = reflectors.product(Operand.of(given[0]), tau.shape[-1])
+        return _computed("householder_product", made, *given)[0].mT.reshape(x.shape)
     name = (28, "ProductOfElementaryHouseholderReflectors")
     return instruction("householder_product", "custom-call", [x, tau], [Operand.of(x)], name)[0]
 
@@ -373,31 +385,47 @@ def _is_vector(a: Tensor, b: Tensor) -> bool:
     return b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
 
 
-def _is_of_full_rank(a: Tensor, b: Tensor, rcond: Optional[float], driver: Optional[str]) -> bool:
-    """The other drivers find the rank out, of which the shapes of their results depend."""
-    if driver != "gels" or b.dtype != a.dtype or not _is_here(a) or not (a.numel() and b.numel()):
+def _is_least_squares(a: Tensor, b: Tensor, rcond: Optional[float], driver: Optional[str]) -> bool:
+    """The drivers gelsd and gelss give residuals whose shape depends on the rank."""
+    if driver not in (None, "gels", "gelsy") or b.dtype != a.dtype or not _is_here(a) or not (a.numel() and b.numel()):
         return False
     right = b.shape if _is_vector(a, b) else b.shape[:-1]
     return b.dim() > 0 and right == a.shape[:-1]
 
 
-@only(_is_of_full_rank)
-def lstsq(a: Tensor, b: Tensor, rcond: Optional[float], driver: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@only(_is_least_squares)
+def lstsq(a: Tensor, b: Tensor, rcond: Optional[float], driver: Optional[str]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     vector = _is_vector(a, b)
     right = b.unsqueeze(-1) if vector else b
+    solution, residuals, rank = (_of_full_rank if driver == "gels" else _of_any_rank)(a, right, rcond)
+    return solution.squeeze(-1) if vector else solution, residuals, rank, a.new_zeros(0)
+
+
+def _of_full_rank(a: Tensor, b: Tensor, _: Optional[float]) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = a.shape[-2:]
     q, r = qr(a if rows >= columns else a.mT, "reduced")
     nothing = a.new_zeros(0)
-    residuals = nothing
-    if rows >= columns:
-        along = exact_matmul(q.mT, right)
-        solution = _solved(r, along, True)
-        if rows > columns:
-            residuals = (right - exact_matmul(q, along)).square().sum(-2)
-    else:
-        solution = exact_matmul(q, _solved(r.mT, right, False))
-    solution = solution.squeeze(-1) if vector else solution
-    return solution, residuals, nothing.long(), nothing.clone()
+    if rows < columns:
+        return exact_matmul(q, _solved(r.mT, b, False)), nothing, nothing.long()
+    along = exact_matmul(q.mT, b)
+    residuals = (b - exact_matmul(q, along)).square().sum(-2) if rows > columns else nothing
+    return _solved(r, along, True), residuals, nothing.long()
+
+
+def _of_any_rank(a: Tensor, b: Tensor, rcond: Optional[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """The solution of the smallest norm: of so many rows of R as the rank is, by another QR, of Rᵀ."""
+    rows, columns = a.shape[-2:]
+    rcond = torch.finfo(a.dtype).eps * max(rows, columns) if rcond is None else rcond
+    given = [_flat(a.mT), _flat(b.mT)]
+    made = ranks.factorization(*map(Operand.of, given), rcond)
+    packed, along, order, rank = _computed("ranks", made, *given)
+    count = min(rows, columns)
+    is_taken = torch.arange(count, dtype=torch.int32, device=a.device) < rank.unsqueeze(-1)
+    q, r = qr(torch.where(is_taken.unsqueeze(-2), packed.tril()[..., :count], 0.0), "reduced")
+    r = torch.where(is_taken.unsqueeze(-2), r, _identity(r))
+    along = torch.where(is_taken.unsqueeze(-1), along.mT[:, :count], 0.0)
+    solution = _reordered(exact_matmul(q, _solved(r.mT, along, False)), _inverse(order))
+    return solution.reshape(*a.shape[:-2], columns, -1), a.new_zeros(0), rank.reshape(a.shape[:-2]).long()
 
 
 # ---- the matrix exponential

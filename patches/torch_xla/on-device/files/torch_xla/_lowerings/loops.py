@@ -320,23 +320,34 @@ def gamma_terms(numbers: Operand, steps: int):
     return create_computation("gamma_terms", whole, [shape_of(numbers)] * 2)
 
 
+_AT_ONCE = 8
+"""A step of a loop takes XLA's CPU a microsecond, whatever is in it."""
+
+
 @functools.lru_cache(maxsize=256)
 def inverted(numbers: Operand, steps: int):
     """How many values of a distribution on 0, 1, … lie below a uniform variate, of arrays u, p, a and b.
+
+    ``steps`` is a multiple of 8: so many of them are found.
 
     The first probability is p, that of n + 1 is that of n times (a - b n) / (n + 1). What is too improbable for a
     variate of float32 does not count, so that rounding errors in the sum do no harm.
     """
 
-    def step(i: Op, u: Op, p: Op, a: Op, b: Op, total: Op, count: Op) -> list[Op]:
-        n = like(i.cast(u.shape().dtype), u)
+    def step(n: Op, u: Op, p: Op, a: Op, b: Op, total: Op, count: Op) -> list[Op]:
         total = total + p
         more = (u > total) & (p > p.scalar_like(1e-8))
         count = count + more.select(n.ones_like(), n.zeros_like())
         return [u, p * (a - b * n) / (n + n.scalar_like(1)), a, b, total, count]
 
+    def steps_at_once(i: Op, *state: Op) -> list[Op]:
+        first = like((i * integer(i, _AT_ONCE)).cast(state[0].shape().dtype), state[0])
+        for k in range(_AT_ONCE):
+            state = step(first + first.scalar_like(k), *state)
+        return list(state)
+
     def whole(u: Op, p: Op, a: Op, b: Op) -> Op:
-        return loop(integer(u, steps), [u, p, a, b, u.zeros_like(), u.zeros_like()], step)[5]
+        return loop(integer(u, steps // _AT_ONCE), [u, p, a, b, u.zeros_like(), u.zeros_like()], steps_at_once)[5]
 
     return create_computation("inverted", whole, [shape_of(numbers)] * 4)
 

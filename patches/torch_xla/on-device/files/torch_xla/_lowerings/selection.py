@@ -6,7 +6,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from .common import promoted
+from .common import only, promoted
 
 _COUNTED = 1024
 """Positions in a sequence up to so long are counted; in a longer one they are found by bisection."""
@@ -149,6 +149,19 @@ def nonzero_static(x: Tensor, size: int, fill: int) -> Tensor:
     found = torch.stack(columns[::-1], 1)
     valid = torch.arange(size, device=x.device) < count
     return torch.where(valid.unsqueeze(1), found, torch.full_like(found, fill))
+
+
+def _is_of_known_size(repeats: Tensor, size: Optional[int]) -> bool:
+    return (
+        size is not None and repeats.dim() == 1 and repeats.numel() > 0 and repeats.dtype in (torch.int32, torch.int64)
+    )
+
+
+@only(_is_of_known_size)
+def repeat_interleave(repeats: Tensor, size: int) -> Tensor:
+    """Each place so many times as the number there says, ``size`` in all."""
+    places = torch.arange(size, dtype=torch.int64, device=repeats.device)
+    return torch.searchsorted(repeats.cumsum(0), places, right=True).to(repeats.dtype)
 
 
 def _before(x: Tensor, dim: int, step: int, first: float) -> Tensor:

@@ -215,6 +215,7 @@ TABLE = {
     "nanmedian": "selection.nanmedian",
     "nanmedian.dim": "selection.nanmedian_dim",
     "nonzero_static": "selection.nonzero_static",
+    "repeat_interleave.Tensor": "selection.repeat_interleave",
     "searchsorted.Scalar": "selection.searchsorted",
     "searchsorted.Tensor": "selection.searchsorted",
     # reductions by index
@@ -250,9 +251,13 @@ DIFFERENTIABLE = {
     "_linalg_det": "linalg.contiguous_det",
     "_linalg_slogdet": "linalg.contiguous_slogdet",
     "_linalg_solve_ex": "linalg.contiguous_solve_ex",
-    "combinations": "composites.combinations",
-    "cov": "composites.cov",
     "index_fill.int_Tensor": "scattering.index_fill",
     "max_pool2d": "pooling.dilated_max_pool2d",
     "max_pool3d": "pooling.dilated_max_pool3d",
+}
+
+#: Of operators that torch makes of others: functions that autograd sees, and inference mode, which goes past it.
+COMPOSITE = {
+    "combinations": "composites.combinations",
+    "cov": "composites.cov",
 }
