@@ -437,6 +437,16 @@ def test_gradient_of_a_number_of_the_cpu():
     assert number.grad.item() == 2 and x.grad.tolist() == [0, 1, 0]
 
 
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.int32), ids=str)
+def test_xlogy_takes_numbers(dtype):
+    x = torch.tensor([1, 2, 0], dtype=dtype)
+    for call in (lambda x: torch.xlogy(x, 4), lambda x: torch.xlogy(2.5, x), lambda x: torch.special.xlogy(x[0], 3.0)):
+        found, expected = call(x.to(DEVICE)), call(x)
+        assert found.dtype == expected.dtype
+        torch.testing.assert_close(found.cpu(), expected)
+
+
 @passes_on_stock
 def test_other_tensors_of_the_cpu_are_refused():
     x = torch.ones(2, device=DEVICE)

@@ -640,6 +640,46 @@ def test_weights_of_a_covariance_that_torch_refuses_give_nan(weights):
     assert on_the_device(lambda: torch.cov(X[0, 0].to(DEVICE), **weights)).isnan().all()
 
 
+NUMBERS = {
+    "copysign": lambda x: torch.copysign(x, -1),
+    "copysign of integers": lambda x: torch.copysign(x.int(), 2.5),
+    "xlog1py": lambda x: torch.special.xlog1py(2, x),
+    "xlog1py of bfloat16": lambda x: torch.special.xlog1py(x.bfloat16(), 4),
+    "zeta": lambda x: torch.special.zeta(x + 1.5, 3),
+    "zeta of a number": lambda x: torch.special.zeta(2.5, x[0, 0, 0, 0] + 1),
+    "polynomial": lambda x: torch.special.shifted_chebyshev_polynomial_t(0.5, (x * 4).long()),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("call", NUMBERS.values(), ids=NUMBERS.keys())
+def test_numbers_instead_of_tensors(call):
+    found, expected = on_the_device(lambda: call(X.to(DEVICE))), call(X)
+    assert found.dtype == expected.dtype
+    rounding = 1e-2 if found.dtype == torch.bfloat16 else 1e-4  # torch's kernel rounds the logarithm, too
+    torch.testing.assert_close(found.cpu(), expected, rtol=rounding, atol=1e-5)
+
+
+WHOLE, COMPLEX = torch.ones(1, 4, 4, dtype=torch.int64), torch.ones(4, dtype=torch.complex64)
+
+#: Calls that torch's kernels refuse for their dtypes; the functions of the table would compute something.
+REFUSED = {
+    "gcd": lambda: torch.gcd(X[0, 0].to(DEVICE), X[0, 0].to(DEVICE)),
+    "igamma": lambda: torch.igamma(WHOLE.to(DEVICE), WHOLE.to(DEVICE)),
+    "unfold": lambda: F.unfold(WHOLE.to(DEVICE), 2),
+    "huber_loss": lambda: F.huber_loss(WHOLE.to(DEVICE), WHOLE.to(DEVICE)),
+    "median": lambda: COMPLEX.to(DEVICE).median(),
+    "isin": lambda: torch.isin(WHOLE.bool().to(DEVICE), WHOLE.bool().to(DEVICE)),
+    "signbit": lambda: torch.signbit(COMPLEX.to(DEVICE)),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+def test_dtypes_that_torch_refuses(call):
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        call()
+
+
 @passes_on_stock
 @pytest.mark.filterwarnings("default")
 def test_a_covariance_of_too_few_observations_is_told():

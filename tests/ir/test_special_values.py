@@ -56,6 +56,22 @@ def test_numbers_in_the_place_of_infinities():
 
 @fails_on_stock
 @of_every_float
+def test_infinities_in_the_place_of_numbers(dtype):
+    """pytorch/pytorch's linalg.cond asks for them."""
+    x = torch.tensor([*NUMBERS, NAN], dtype=dtype)
+    replaced = ({"nan": INF}, {"nan": 1.0, "posinf": INF}, {"neginf": -INF, "posinf": NAN}, {"nan": 1e300})
+    assert_same([lambda x, r=r: x.nan_to_num(**r) for r in replaced], x)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("p", ("fro", INF, -INF, 1, -1))
+def test_condition_numbers(p):
+    x = torch.tensor([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    assert_same([lambda x: torch.linalg.cond(x, p)], x)
+
+
+@fails_on_stock
+@of_every_float
 @pytest.mark.since("2.6", "numbers below the smallest normal one in XLA:CPU")
 def test_remainders(dtype):
     numbers = torch.tensor([*NUMBERS, NAN], dtype=dtype)

@@ -159,6 +159,11 @@ def test_shifts(dtype):
 
 
 @fails_on_stock
+def test_bool_is_shifted_as_an_integer():
+    assert_same([lambda x: x << 1, lambda x: x >> 1], torch.tensor([True, False]))
+
+
+@fails_on_stock
 @pytest.mark.parametrize("dtype", (torch.float64, f32, bf16), ids=str)
 def test_floor_division_takes_the_rest_off_first(dtype):
     x = torch.tensor([3.0, -3.0, 1.0, 0.0, 6.6, INF, -7.0, 0.5], dtype=dtype)
@@ -529,6 +534,29 @@ def test_an_index_that_is_too_large_is_refused(sizes):
         self.scatter_add(0, index, src)
 
 
+NOT_OF_THE_DTYPE = {
+    "float << number": lambda: data(3).to(DEVICE) << 2,
+    "integer << float": lambda: torch.arange(3, device=DEVICE) << 2.5,
+    "float << float": lambda: data(3).to(DEVICE) << data(3).to(DEVICE),
+    "average of bool": lambda: F.avg_pool2d(torch.ones(1, 4, 4, device=DEVICE).bool(), 2),
+}
+"""The compiler ends the process with some of these."""
+
+
+@fails_on_stock
+@pytest.mark.parametrize("call", NOT_OF_THE_DTYPE.values(), ids=NOT_OF_THE_DTYPE.keys())
+def test_dtypes_that_no_kernel_has_are_refused_at_the_call(call):
+    with pytest.raises(NotImplementedError):
+        call()
+
+
+@ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+@fails_on_stock
+def test_argmax_of_complex_numbers_is_refused():
+    with pytest.raises(NotImplementedError, match="argmax"):
+        torch.view_as_complex(data(3, 2).to(DEVICE)).argmax()
+
+
 @fails_on_stock
 def test_glu_of_an_odd_size_is_refused():
     with pytest.raises(RuntimeError, match="expected an even size to halve"):
@@ -536,6 +564,18 @@ def test_glu_of_an_odd_size_is_refused():
 
 
 # ---- arguments that stock refuses
+
+
+@fails_on_stock
+def test_masked_scatter_takes_masks_and_sources_of_other_shapes():
+    mask = torch.tensor([[False, True, True], [True, False, True]])
+    scatters = (
+        lambda x, mask: x[0].masked_scatter(mask, x),
+        lambda x, mask: x[:1].masked_scatter(mask, x),
+        lambda x, mask: x[0].masked_scatter(mask[0], x),
+        lambda x, mask: x.clone().masked_scatter_(mask[1], x.flip(0)),
+    )
+    assert_same(scatters, data(2, 3), mask)
 
 
 @ends_the_process_on_stock("2.6")

@@ -17,11 +17,18 @@ from torch.utils._pytree import tree_map
 from . import _castoff, _departures
 from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
-from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, TABLE
+from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, REFUSED, TABLE
 
 __all__ = ["install"]
 
 _HALF = (torch.bfloat16, torch.float16)
+
+_DTYPES = {
+    "bool": (torch.bool,),
+    "complex": (torch.complex64, torch.complex128),
+    "floating": (torch.float32, torch.float64, *_HALF),
+    "integral": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
 
 _library: Any = None
 
@@ -62,6 +69,12 @@ def _on_one_device(arguments: tuple) -> Any:
     return tree_map(lambda v: v.to(device) if any(v is o for o in others) else v, arguments)
 
 
+def _tensor_of(number: Any, others: list) -> torch.Tensor:
+    """A Python number that stands for a tensor, as the dispatcher hands it to Python, in the dtype of the result."""
+    first = next(v for v in others if isinstance(v, torch.Tensor))
+    return torch.full((), number, dtype=torch.result_type(first, number), device=first.device)
+
+
 def _keep(name: str, key: str) -> None:
     """Let ``castoff_<key>::<name>`` be what the operator's present kernel computes."""
     _castoff.call("on-device", "keep", *(part.encode() for part in (*_parts(name), key)))
@@ -100,6 +113,29 @@ class _Operator:
         return torch._C._get_schema(f"aten::{operator}", overload).arguments
 
     @functools.cached_property
+    def _refused(self) -> frozenset[torch.dtype]:
+        kinds = [kind for kind, names in REFUSED.items() if self._name in names.split()]
+        return frozenset(dtype for kind in kinds for dtype in _DTYPES[kind])
+
+    def _check_dtype(self, first: Any) -> None:
+        if self._refused and getattr(first, "dtype", None) in self._refused:
+            raise NotImplementedError(
+                f"aten::{self._name}: not implemented for {first.dtype}, as on the CPU. Convert the tensor first."
+            )
+
+    @functools.cached_property
+    def _tensors(self) -> list[int]:
+        """The places of the arguments that are tensors."""
+        return [i for i, a in enumerate(self._schema_arguments) if str(a.type) == "Tensor"]
+
+    def _without_numbers(self, arguments: tuple) -> tuple:
+        """The arguments, with tensors where a call had numbers instead."""
+        numbers = [i for i in self._tensors if isinstance(arguments[i], (bool, int, float, complex))]
+        if not numbers:
+            return arguments
+        return tuple(_tensor_of(v, arguments) if i in numbers else v for i, v in enumerate(arguments))
+
+    @functools.cached_property
     def _kept(self) -> Callable:
         return _kept(self._name, self._key)
 
@@ -125,9 +161,11 @@ class _Operator:
     def call(self, *arguments: Any, **named: Any) -> Any:
         """The function's result, or that of the kernel that was there if the function is not for this call."""
         rest = [named.get(a.name, a.default_value) for a in self._schema_arguments[len(arguments) :]]
+        given = self._without_numbers((*arguments, *rest))
+        self._check_dtype(given[0])
         condition = getattr(self._function, "condition", None)
-        if condition is None or condition(*arguments, *rest):
-            result = self._answer((*arguments, *rest))
+        if condition is None or condition(*given):
+            result = self._answer(given)
             if result is not NotImplemented:
                 return result
         return self._kept(*arguments, **named)

@@ -261,3 +261,27 @@ COMPOSITE = {
     "combinations": "composites.combinations",
     "cov": "composites.cov",
 }
+
+#: Operators whose first argument torch's kernels refuse in these dtypes; the functions above would compute something.
+REFUSED = {
+    "complex": (
+        "copysign.Tensor cummax cummin fmax fmin frexp.Tensor gcd heaviside histogram.bin_ct hypot huber_loss i0 "
+        "igamma igammac isin.Tensor_Tensor isposinf lcm logaddexp2 median median.dim multi_margin_loss "
+        "multilabel_margin_loss_forward nanmedian nanmedian.dim nextafter round.decimals bucketize.Tensor "
+        "searchsorted.Tensor signbit special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 "
+        "special_bessel_y1 special_entr special_erfcx special_i0e special_i1 special_i1e special_modified_bessel_i0 "
+        "special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri "
+        "special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 "
+        "special_xlog1py special_zeta"
+    ),
+    "integral": (
+        "fractional_max_pool2d fractional_max_pool3d grid_sampler_2d grid_sampler_3d huber_loss hypot igamma igammac "
+        "im2col logaddexp logaddexp2 logcumsumexp multi_margin_loss multilabel_margin_loss_forward nextafter "
+        "round.decimals"
+    ),
+    "bool": (
+        "addbmm bucketize.Tensor grid_sampler_2d grid_sampler_3d igamma igammac isin.Tensor_Tensor lcm logcumsumexp "
+        "median median.dim nanmedian nanmedian.dim round.decimals vdot"
+    ),
+    "floating": "gcd lcm",
+}

@@ -256,14 +256,17 @@ void batch_norm_backward(MixedCall& call) {
 // ---- numbers of the CPU
 
 bool is_of_the_cpu(const IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().device().is_cpu() &&
-         // Numbers of Python are none: these operators take them.
-         !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().device().is_cpu();
+}
+
+bool is_number(const IValue& value) {
+  return value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
 // Sends tensors of the CPU that have no dimension to the device, and refuses others, as torch does
 // beside tensors of a GPU. torch_xla's kernels of these operators refuse both, or their graph does
-// not compile, or it is computed without: a bound of clamp.
+// not compile, or it is computed without: a bound of clamp. They take numbers of Python, but for
+// xlogy's.
 class SendNumbers final : public castoff::OverrideKernel {
  public:
   using OverrideKernel::OverrideKernel;
@@ -277,6 +280,11 @@ class SendNumbers final : public castoff::OverrideKernel {
       const at::Device device = on_device->toTensor().device();
       for (auto argument = first; argument != stack->end(); ++argument) {
         if (!is_of_the_cpu(*argument)) continue;
+        if (is_number(*argument)) {
+          if (op.schema().name() != "aten::xlogy") continue;
+          const auto dtype = at::native::result_type({on_device->toTensor(), argument->toTensor()});
+          *argument = argument->toTensor().to(dtype);
+        }
         TORCH_CHECK(argument->toTensor().dim() == 0,
                     "Expected all tensors to be on the same device, but found at least two "
                     "devices, ",

@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/view_as_complex_copy.h>
 #include <ATen/ops/view_as_real_copy.h>
@@ -109,7 +110,8 @@ void divide_by_number(Call& call) {
 // ---- operands that are promoted
 
 // The dtype to which torch promotes the arguments from `first` to before `end`, if it is not that
-// of each of them. Numbers in a tensor's clothes go along with what they are promoted to.
+// of each of them. Wrapped numbers take the dtype of the others, but for a first one: torch_xla's
+// result is of its dtype.
 std::optional<ScalarType> promoted(Call& call, size_t first, size_t end) {
   caffe2::TypeMeta dtype = call.tensor(first).dtype();
   bool one = true;
@@ -124,7 +126,7 @@ std::optional<ScalarType> promoted(Call& call, size_t first, size_t end) {
   const ScalarType result = at::native::result_type(state);
   for (size_t i = first; i < end; ++i) {
     if (!is_tensor(call[i]) || call.tensor(i).scalar_type() == result) continue;
-    if (!call.tensor(i).unsafeGetTensorImpl()->is_wrapped_number()) return result;
+    if (i == first || !call.tensor(i).unsafeGetTensorImpl()->is_wrapped_number()) return result;
   }
   return std::nullopt;
 }
@@ -152,8 +154,13 @@ void promote(Call& call) {
   call.proceed();
 }
 
-// self, other. Of a tensor and a number torch_xla's kernel gives int64.
+// self, other: integers, as torch's kernels ask; the compiler ends the process with others. Of a
+// tensor and a number torch_xla's kernel gives int64.
 void shift(Call& call) {
+  const ScalarType found = at::result_type(call.tensor(0), call.tensor(1));
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(found, /*includeBool=*/false),
+                              call.op().schema().name(), ": expected integers, but found ", found,
+                              ".");
   if (const auto dtype = promoted(call, 0, 2)) {
     convert(call, 0, 2, *dtype);
   } else {

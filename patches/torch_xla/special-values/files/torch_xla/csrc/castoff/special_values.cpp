@@ -11,7 +11,9 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -39,6 +41,14 @@ bool is_floating(const Tensor& t) {
   return c10::isFloatingType(t.scalar_type());
 }
 
+// The largest finite number of a floating-point dtype.
+double largest_of(ScalarType dtype) {
+  if (dtype == ScalarType::Half) return std::numeric_limits<c10::Half>::max();
+  if (dtype == ScalarType::BFloat16) return std::numeric_limits<c10::BFloat16>::max();
+  return dtype == ScalarType::Float ? std::numeric_limits<float>::max()
+                                    : std::numeric_limits<double>::max();
+}
+
 // ---- clamp: for a bound that is not there torch_xla takes the largest finite number
 
 // self, min, max
@@ -61,13 +71,24 @@ void clamp_at(Call& call) {
 }
 
 // self, nan, posinf, neginf: the largest number of bfloat16, which torch_xla rounds to infinity.
+// torch_xla refuses replacements that the dtype does not hold, such as infinity.
 void nan_to_num(Call& call) {
-  if (call.tensor(0).scalar_type() == ScalarType::BFloat16) {
-    const double largest = std::numeric_limits<c10::BFloat16>::max();
+  const Tensor self = call.tensor(0);
+  if (!is_floating(self)) return call.proceed();
+  const double largest = largest_of(self.scalar_type());
+  if (self.scalar_type() == ScalarType::BFloat16) {
     if (call[2].isNone()) call[2] = largest;
     if (call[3].isNone()) call[3] = -largest;
   }
-  call.proceed();
+  const auto number = [&](size_t i, double missing) {
+    return call[i].isNone() ? missing : call[i].toDouble();
+  };
+  const auto is_held = [&](size_t i) { return std::abs(number(i, 0)) <= largest; };
+  if (C10_LIKELY(is_held(1) && is_held(2) && is_held(3))) return call.proceed();
+  const Below below;
+  const Tensor finite = self.masked_fill(self.isnan(), number(1, 0))
+                            .masked_fill(self == kInfinity, number(2, largest));
+  call.answer(finite.masked_fill(self == -kInfinity, number(3, -largest)));
 }
 
 // self, eps: torch_xla does not clamp what is below eps.

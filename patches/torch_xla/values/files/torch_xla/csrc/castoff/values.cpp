@@ -152,16 +152,22 @@ void chunk_cat(Call& call) {
 // negative number move; its kernels of the other names for a shift move them.
 template <class Op>
 void shift(Call& call) {
+  if (!call[1].isTensor()) {
+    const ScalarType dtype = at::result_type(call.tensor(0), call[1].toScalar());
+    TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(dtype, /*includeBool=*/true),
+                                "a shift: ", "expected integers, but found ",
+                                call.tensor(0).scalar_type(), " shifted by ", call[1].toScalar(),
+                                ".");
+    if (C10_UNLIKELY(dtype != call.tensor(0).scalar_type())) call[0] = call.tensor(0).to(dtype);
+  }
   const Tensor self = call.tensor(0);
   if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return call.proceed();
   const Below below;
   Tensor bits;
   if (call[1].isTensor()) {
     bits = call.tensor(1);
-    if (!is_integral(bits)) return call.proceed();
   } else {
     const Scalar number = call[1].toScalar();
-    if (!number.isIntegral(/*includeBool=*/true)) return call.proceed();
     // All bits leave: a count that every dtype has stands for larger ones, and for negative ones.
     const auto width = static_cast<int64_t>(8 * self.element_size());
     const int64_t count = number.toLong();
@@ -270,6 +276,8 @@ void magnitude(Call& call) {
 // and no comparison with NaN is true.
 void index_of_extreme(Call& call) {
   const Tensor self = call.tensor(0);
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), call.op().schema().name(),
+                              ": not implemented for complex numbers, as on the CPU.");
   if (!c10::isFloatingType(self.scalar_type()) || self.numel() == 0) return call.proceed();
   const c10::IValue dim = call[1];
   const bool keep = call[2].toBool();
@@ -485,13 +493,23 @@ void glu(Call& call) {
   call.proceed();
 }
 
-// self, mask, source
+// self, mask, source: torch_xla takes no mask of more dimensions than self, none of 0, and no
+// source of more elements.
 void masked_scatter(Call& call) {
-  const Tensor self = call.tensor(0);
-  if (C10_LIKELY(self.dim() > 0 || call.tensor(1).dim() > 0)) return call.proceed();
+  const Tensor self = call.tensor(0), mask = call.tensor(1);
   const Below below;
+  if (C10_UNLIKELY(mask.sizes() != self.sizes())) {
+    const auto shape = at::infer_size(self.sizes(), mask.sizes());
+    call[0] = self.expand(shape);
+    call[1] = mask.expand(shape);
+  }
+  const int64_t places = call.tensor(0).numel();
+  if (C10_UNLIKELY(call.tensor(2).numel() > places)) {
+    call[2] = call.tensor(2).reshape(-1).slice(0, 0, places);
+  }
+  if (C10_LIKELY(self.dim() > 0 || mask.dim() > 0)) return call.proceed();
   call[0] = with_batch(self);
-  call[1] = with_batch(call.tensor(1));
+  call[1] = with_batch(mask);
   call.proceed();
   call.result() = call.result().toTensor().view(at::IntArrayRef());
 }
@@ -650,6 +668,8 @@ void complex_of_parts(Call& call) {
 void average_integers(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
   if (C10_LIKELY(!is_integral(call.tensor(0)))) return call.proceed();
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != ScalarType::Bool, call.op().schema().name(),
+                              ": not implemented for torch.bool, as on the CPU.");
   call[0] = cast(call.tensor(0), ScalarType::Double);
   call.proceed();
   call.result() = cast(call.result().toTensor(), dtype);
