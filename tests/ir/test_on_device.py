@@ -660,6 +660,17 @@ def test_numbers_instead_of_tensors(call):
     torch.testing.assert_close(found.cpu(), expected, rtol=rounding, atol=1e-5)
 
 
+def test_samples_of_fractional_pooling():
+    """torch.nn.FractionalMaxPool3d draws two for an image without a batch; too few are refused."""
+    pool = torch.nn.functional.fractional_max_pool3d_with_indices
+    x, samples = X[None], torch.rand(2, 2, 3)
+    found = pool(x[0].to(DEVICE), 2, (1, 3, 4), _random_samples=samples.to(DEVICE))
+    for f, e in zip(found, pool(x[0], 2, (1, 3, 4), _random_samples=samples), strict=True):
+        assert torch.equal(f.cpu(), e)
+    with pytest.raises(RuntimeError, match="samples"):
+        pool(x.expand(3, *x.shape[1:]).to(DEVICE), 2, (1, 3, 4), _random_samples=samples.to(DEVICE))
+
+
 WHOLE, COMPLEX = torch.ones(1, 4, 4, dtype=torch.int64), torch.ones(4, dtype=torch.complex64)
 
 #: Calls that torch's kernels refuse for their dtypes; the functions of the table would compute something.
