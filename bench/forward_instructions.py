@@ -41,7 +41,6 @@ REASONS = {
     "full": "numbers of int64 and bool keep their values",
     "gelu": "far below 0 on CPU-XLA, erf's error times x; not on a TPU",
     "gelu, bfloat16": NARROW,
-    "layer_norm, bfloat16": NARROW,
     "max_pool2d": "whether the pool is dilated is asked first",
     "mean, bfloat16": NARROW,
     "softmax, bfloat16": NARROW,

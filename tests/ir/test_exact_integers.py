@@ -76,6 +76,21 @@ def test_every_bit(dtype):
     assert_same(*zip(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b), strict=True))
 
 
+@fails_on_stock
+@pytest.mark.since("2.6", "the switch, which is native-attention's")
+def test_every_bit_as_a_tpu_divides():
+    from torch_xla._native_attention import trace_for_tpu
+
+    a, b = integers(i64)
+    trace_for_tpu(True)
+    try:
+        found = quotients(a.to(DEVICE), b.to(DEVICE))
+    finally:
+        trace_for_tpu(False)
+    assert "addcdiv" not in ir(found[0])
+    assert_same(*zip(found, quotients(a, b), strict=True))
+
+
 @passes_on_stock
 @pytest.mark.parametrize("dtype", (i16, i8, u8), ids=str)
 def test_narrow_integers_are_stock(dtype):
@@ -180,33 +195,16 @@ def test_ir_of_a_quotient():
 %0 = s32[] prim::Constant()
 %1 = s64[] prim::Constant()
 %2 = s32[] xla::device_data()
-%3 = pred[] aten::lt(%2, %1)
+%3 = s32[] aten::sgn(%2)
 %4 = s64[] prim::Constant()
-%5 = s32[] prim::Constant()
-%6 = f32[] xla::cast(%2)
+%5 = s64[] prim::Constant()
+%6 = s32[1] xla::device_data()
 %7 = s32[] prim::Constant()
-%8 = s32[1] xla::device_data()
-%9 = f32[1] xla::cast(%8)
-%10 = f32[1] aten::div(%9, %6)
-%11 = f32[1] aten::round(%10)
-%12 = s32[1] xla::cast(%11)
-%13 = s32[1] aten::mul(%12, %2)
-%14 = s32[1] aten::sub(%8, %13, %7)
-%15 = f32[1] xla::cast(%14)
-%16 = f32[1] aten::div(%15, %6)
-%17 = f32[1] aten::round(%16)
-%18 = s32[1] xla::cast(%17)
-%19 = s32[1] aten::mul(%18, %2)
-%20 = s32[1] aten::sub(%14, %19, %5)
-%21 = pred[1] aten::lt(%20, %4)
-%22 = pred[1] aten::ne(%21, %3)
-%23 = s64[] prim::Constant()
-%24 = pred[1] aten::ne(%20, %23)
-%25 = pred[1] aten::logical_and(%24, %22)
-%26 = s32[1] xla::cast(%25)
-%27 = s32[] prim::Constant()
-%28 = s32[1] aten::add(%12, %18, %27)
-%29 = s32[1] aten::sub(%28, %26, %0)
-return %29
+%8 = s32[1] aten::addcdiv(%7, %6, %2, %5)
+%9 = s32[1] aten::addcmul(%6, %8, %2, %4)
+%10 = s32[1] aten::mul(%9, %3)
+%11 = pred[1] aten::lt(%10, %1)
+%12 = s32[1] aten::add(%8, %11, %0)
+return %12
 """,
     )

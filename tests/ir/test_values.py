@@ -206,7 +206,8 @@ def test_the_first_nan_is_the_largest_and_the_smallest(dtype):
         for dim in (0, 1, None)
         for keep in (False, True)
     ]
-    assert_same([*positions, lambda x: x[1].argmax(), lambda x: x[0, 0].argmin()], x)
+    of_one = [lambda x: x[1].argmax(), lambda x: x[0, 0].argmin(), lambda x: x[1].argmin(keepdim=True)]
+    assert_same([*positions, *of_one, lambda x: x[0, 0].argmax(0, keepdim=True)], x)
 
 
 @ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
@@ -804,19 +805,19 @@ def test_ir_of_steps():
     assert_expected_inline(
         ir(F.gelu(x), x.log_softmax(1), x.cumsum(1)),
         """\
-%0 = bf16[2,3] xla::device_data()
-%1 = f32[2,3] xla::cast(%0)
-%2 = f32[2,3] aten::gelu(%1)
-%3 = f32[] prim::Constant()
-%4 = f32[2,3] aten::mul(%1, %3)
+%0 = f32[] prim::Constant()
+%1 = bf16[2,3] xla::device_data()
+%2 = f32[2,3] xla::cast(%1)
+%3 = f32[2,3] aten::mul(%2, %0)
+%4 = f32[2,3] aten::gelu(%2)
 %5 = f64[] xla::device_data()
-%6 = pred[2,3] aten::lt(%1, %5)
-%7 = f32[2,3] aten::where(%6, %4, %2)
+%6 = pred[2,3] aten::ge(%2, %5)
+%7 = f32[2,3] aten::where(%6, %4, %3)
 %8 = bf16[2,3] xla::cast(%7)
-%9 = f32[2,3] xla::cast(%0)
+%9 = f32[2,3] xla::cast(%1)
 %10 = f32[2,3] aten::log_softmax(%9)
 %11 = bf16[2,3] xla::cast(%10)
-%12 = f32[2,3] xla::cast(%0)
+%12 = f32[2,3] xla::cast(%1)
 %13 = f32[2,3] aten::cumsum(%12)
 %14 = bf16[2,3] xla::cast(%13)
 return %8, %11, %14

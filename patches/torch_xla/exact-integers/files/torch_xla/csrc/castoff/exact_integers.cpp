@@ -47,7 +47,7 @@ void divide(Call& call, Rounding rounding) {
   const at::AutoDispatchBelowADInplaceOrView below;
   if (rounding == Rounding::kFloor) {
     if (const auto bits = bits_of_divisor(other, dtype)) {
-      return call.answer(self.to(dtype).bitwise_right_shift(at::Scalar(*bits)));
+      return call.answer(operand(self, other, dtype).bitwise_right_shift(at::Scalar(*bits)));
     }
   }
   call.answer(quotient(operand(self, other, dtype), operand(other, self, dtype), rounding));

@@ -17,8 +17,12 @@
 #include <ATen/ops/expand_copy.h>
 #include <ATen/ops/fill_ops.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ge_ops.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan_ops.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/max_ops.h>
+#include <ATen/ops/mul_ops.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/select_copy.h>
@@ -26,6 +30,7 @@
 #include <ATen/ops/view_as_real_copy.h>
 #include <ATen/ops/view_copy.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/where_ops.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -272,6 +277,10 @@ void magnitude(Call& call) {
   call.result() = at::view_as_real_copy(call.result().toTensor()).select(-1, 0);
 }
 
+Tensor viewed(const Tensor& t, at::IntArrayRef sizes) {
+  return t.sizes() == sizes ? t : at::view_copy(t, sizes);
+}
+
 // self, dim, keepdim: the first NaN is the largest and the smallest element. torch_xla compares,
 // and no comparison with NaN is true.
 void index_of_extreme(Call& call) {
@@ -279,17 +288,17 @@ void index_of_extreme(Call& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), call.op().schema().name(),
                               ": not implemented for complex numbers, as on the CPU.");
   if (!c10::isFloatingType(self.scalar_type()) || self.numel() == 0) return call.proceed();
-  const c10::IValue dim = call[1];
-  const bool keep = call[2].toBool();
+  const bool of_all = call[1].isNone();
+  const int64_t dim = of_all ? 0 : call[1].toInt();
+  const bool keep = !of_all && call[2].toBool();
   call.proceed();
   const Below below;
-  const Tensor is_nan = self.isnan();
-  std::optional<int64_t> along;
-  if (!dim.isNone()) along = dim.toInt();
-  const Tensor has_nan = along ? is_nan.any(*along, keep) : is_nan.any();
-  const Tensor first = is_nan.to(ScalarType::Int).argmax(along, keep);
+  Tensor is_nan = at::_ops::isnan::redispatch(kXla, self);
+  if (of_all) is_nan = viewed(is_nan, {self.numel()});
+  auto [has_nan, first] = at::_ops::max_dim::redispatch(kXla, is_nan, dim, keep);
   const Tensor& found = call.result().toTensor();
-  call.result() = at::where(has_nan.view(found.sizes()), first, found);
+  if (of_all) first = viewed(first, found.sizes());
+  call.result() = at::_ops::where_self::redispatch(kXla, has_nan, first, found);
 }
 
 // ---- tensors without elements
@@ -712,8 +721,11 @@ void gelu(Call& call) {
   const Tensor wide = widened(call.tensor(0));
   call[0] = wide;
   call.proceed();
-  const Below below;
-  call.result() = cast(at::where(wide < -5.5, wide * 0.0, call.result().toTensor()), dtype);
+  const Tensor is_near = at::_ops::ge_Scalar::redispatch(kXla, wide, -5.5);
+  const Tensor zero = at::_ops::mul_Scalar::redispatch(kXla, wide, 0.0);  // or NaN
+  const Tensor found =
+      at::_ops::where_self::redispatch(kXla, is_near, call.result().toTensor(), zero);
+  call.result() = dtype == ScalarType::Float ? found : cast(found, dtype);
 }
 
 // self, dim, half_to_float
