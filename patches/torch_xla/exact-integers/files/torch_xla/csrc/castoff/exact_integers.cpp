@@ -9,6 +9,8 @@
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 
+#include <torch/csrc/castoff/torch_version.h>
+
 #include <optional>
 
 #include "torch_xla/csrc/castoff/division.h"
@@ -24,6 +26,9 @@ using at::Tensor;
 bool is_wide_integer(ScalarType dtype) {
   return dtype == ScalarType::Int || dtype == ScalarType::Long;
 }
+
+// Whether shifts stay on the device: torch_xla 2.1 hands them to the CPU.
+constexpr bool kShiftsStay = CASTOFF_TORCH_AT_LEAST(2, 6);
 
 int64_t bits_of(ScalarType dtype) {
   return 8 * static_cast<int64_t>(c10::elementSize(dtype));
@@ -45,7 +50,7 @@ void divide(Call& call, Rounding rounding) {
   const ScalarType dtype = at::result_type(self, other);
   if (C10_LIKELY(!is_wide_integer(dtype))) return call.proceed();
   const at::AutoDispatchBelowADInplaceOrView below;
-  if (rounding == Rounding::kFloor) {
+  if (kShiftsStay && rounding == Rounding::kFloor) {
     if (const auto bits = bits_of_divisor(other, dtype)) {
       return call.answer(operand(self, other, dtype).bitwise_right_shift(at::Scalar(*bits)));
     }
