@@ -203,11 +203,10 @@ def _fractional(x: Tensor, kernel, output, samples: Tensor, order: Sequence[int]
         return NotImplemented
     whole = x if batched else x.unsqueeze(0)
     sizes = whole.shape[2:]
-    if samples.shape[0] < whole.shape[0] or samples.shape[1:] != (whole.shape[1], n):
-        raise RuntimeError(
-            f"fractional_max_pool{n}d: expected samples of at least {[*whole.shape[:2], n]}, found {list(samples.shape)}"
-        )
-    samples = samples[: whole.shape[0]]
+    needed = [*whole.shape[:2], n]
+    if samples.shape[0] < needed[0] or list(samples.shape[1:]) != needed[1:]:
+        raise RuntimeError(f"fractional_max_pool{n}d: expected samples of {needed}, found {list(samples.shape)}")
+    samples = samples[: needed[0]]
     index = None
     for i in range(n):
         starts = _fractional_starts(samples[..., order[i]], sizes[i], output[i], kernel[i])
