@@ -269,7 +269,8 @@ bool is_number(const IValue& value) {
 // xlogy's.
 class SendNumbers final : public castoff::OverrideKernel {
  public:
-  using OverrideKernel::OverrideKernel;
+  SendNumbers(const OperatorHandle& op, DispatchKey key, bool takes_numbers)
+      : OverrideKernel(op, key), takes_numbers_(takes_numbers) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const auto first = stack->end() - op.schema().arguments().size();
@@ -281,7 +282,7 @@ class SendNumbers final : public castoff::OverrideKernel {
       for (auto argument = first; argument != stack->end(); ++argument) {
         if (!is_of_the_cpu(*argument)) continue;
         if (is_number(*argument)) {
-          if (op.schema().name() != "aten::xlogy") continue;
+          if (takes_numbers_) continue;
           const auto dtype = at::native::result_type({on_device->toTensor(), argument->toTensor()});
           *argument = argument->toTensor().to(dtype);
         }
@@ -294,6 +295,9 @@ class SendNumbers final : public castoff::OverrideKernel {
     }
     call_overridden(op, keys, stack);
   }
+
+ private:
+  const bool takes_numbers_;
 };
 
 // ---- registration
@@ -345,10 +349,10 @@ void install() {
            {"aten::clamp_min", "Tensor"},
            {"aten::lerp", "Tensor"},
            {"aten::where", "self"},
-           {"aten::xlogy", "Tensor"},
        }) {
-    castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, op.name, op.overload);
+    castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, op.name, op.overload, true);
   }
+  castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, "aten::xlogy", "Tensor", false);
   override_kernels(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
   override_kernels(xla, refuse_mixed,
                    {
