@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import _MakefxTracer
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 __all__ = ["install"]
 
@@ -31,16 +31,16 @@ def _of_unwrapped(function: Callable, arguments: tuple) -> Callable:
     differentiated = [isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in given]
 
     def functional(*inner: Any) -> Any:
-        leaves, spec = torch.utils._pytree.tree_flatten(inner)
+        leaves, spec = tree_flatten(inner)
         outer = [
             torch._to_functional_tensor(leaf).requires_grad_(grad) if is_wrapped else leaf
             for leaf, is_wrapped, grad in zip(leaves, wrapped, differentiated, strict=True)
         ]
-        result = function(*torch.utils._pytree.tree_unflatten(outer, spec))
+        result = function(*tree_unflatten(outer, spec))
         with torch.no_grad():
             for before, wrapper in zip(leaves, outer, strict=True):
                 after = _unwrapped(wrapper)
-                if after is not before and wrapper is not before:
+                if after is not before:
                     before.copy_(after)
         return tree_map(_unwrapped, result)
 

@@ -118,7 +118,7 @@ class _Operator:
         return frozenset(dtype for kind in kinds for dtype in _DTYPES[kind])
 
     def _check_dtype(self, first: Any) -> None:
-        if self._refused and getattr(first, "dtype", None) in self._refused:
+        if getattr(first, "dtype", None) in self._refused:
             raise NotImplementedError(
                 f"aten::{self._name}: not implemented for {first.dtype}, as on the CPU. Convert the tensor first."
             )

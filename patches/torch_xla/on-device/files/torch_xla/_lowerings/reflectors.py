@@ -20,18 +20,22 @@ def root(x: Op) -> Op:
     return mkop("Sqrt", (x.op,))
 
 
+def _below_one(k: Op, x: Op, rest: Op) -> Op:
+    """[B, M]: 0 before place k of x, 1 there, and ``rest`` beyond it."""
+    place, here = iota(x, 1), like(k, x)
+    return (place > here).select(rest, (place == here).select(x.ones_like(), x.zeros_like()))
+
+
 def reflector(k: Op, x: Op) -> tuple[Op, Op]:
     """v [B, M] and tau [B] of the reflector that takes what is beyond place k of x [B, M] to 0."""
-    place, here = iota(x, 1), like(k, x)
     alpha = row(x, k)
-    rest = total((place > here).select(x * x, x.zeros_like()))
+    rest = total((iota(x, 1) > like(k, x)).select(x * x, x.zeros_like()))
     beta = root(alpha * alpha + rest)
     beta = (alpha < alpha.zeros_like()).select(beta, beta.zeros_like() - beta)
     is_none = rest == rest.zeros_like()
     divisor, whole = (is_none.select(rest.ones_like(), y) for y in (alpha - beta, beta))
     tau = is_none.select(rest.zeros_like(), (beta - alpha) / whole)
-    v = (place > here).select(x / like(divisor, x, (0,)), (place == here).select(x.ones_like(), x.zeros_like()))
-    return v, tau
+    return _below_one(k, x, x / like(divisor, x, (0,))), tau
 
 
 def reflected(x: Op, v: Op, tau: Op) -> Op:
@@ -68,9 +72,7 @@ def product(matrix: Operand, count: int):
     def step(i: Op, q: Op, a: Op, taus: Op) -> list[Op]:
         k = integer(i, count - 1) - i
         column = row(a, k)
-        place, here = iota(column, 1), like(k, column)
-        v = (place > here).select(column, (place == here).select(column.ones_like(), column.zeros_like()))
-        return [reflected(q, v, row(taus, k)), a, taus]
+        return [reflected(q, _below_one(k, column, column), row(taus, k)), a, taus]
 
     def whole(a: Op, taus: Op) -> Op:
         identity = (iota(a, 1) == iota(a, 2)).select(a.ones_like(), a.zeros_like())

@@ -8,7 +8,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/reciprocal.h>
-#include <ATen/ops/result_type.h>
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/view_as_complex_copy.h>
 #include <ATen/ops/view_as_real_copy.h>
@@ -157,11 +156,12 @@ void promote(Call& call) {
 // self, other: integers, as torch's kernels ask; the compiler ends the process with others. Of a
 // tensor and a number torch_xla's kernel gives int64.
 void shift(Call& call) {
-  const ScalarType found = at::result_type(call.tensor(0), call.tensor(1));
+  const auto dtype = promoted(call, 0, 2);
+  const ScalarType found = dtype.value_or(call.tensor(0).scalar_type());
   TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(found, /*includeBool=*/false),
                               call.op().schema().name(), ": expected integers, but found ", found,
                               ".");
-  if (const auto dtype = promoted(call, 0, 2)) {
+  if (dtype) {
     convert(call, 0, 2, *dtype);
   } else {
     for (size_t i = 0; i < 2; ++i) {

@@ -171,6 +171,7 @@ void shift(Call& call) {
   Tensor bits;
   if (call[1].isTensor()) {
     bits = call.tensor(1);
+    if (!is_integral(bits)) return call.proceed();
   } else {
     const Scalar number = call[1].toScalar();
     // All bits leave: a count that every dtype has stands for larger ones, and for negative ones.
