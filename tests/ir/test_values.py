@@ -551,6 +551,33 @@ def test_dtypes_that_no_kernel_has_are_refused_at_the_call(call):
         call()
 
 
+NOT_OF_COMPLEX_NUMBERS = {
+    "softmax": lambda z: z.softmax(-1),
+    "log_softmax": lambda z: z.log_softmax(-1),
+    "cross_entropy": lambda z: F.cross_entropy(z, torch.zeros(2, dtype=torch.int64, device=z.device)),
+    "isneginf": torch.isneginf,
+    "remainder of a number": lambda z: z % 2,
+    "remainder of a tensor": lambda z: z % z,
+    "remainder by a complex tensor": lambda z: z.real % z,
+    "max_pool1d": lambda z: F.max_pool1d(z[None], 2),
+    "max_pool2d": lambda z: F.max_pool2d(z[None], (1, 2)),
+    "max_pool3d": lambda z: F.max_pool3d(z[None, None], (1, 1, 2)),
+    "adaptive_max_pool2d": lambda z: F.adaptive_max_pool2d(z[None], 1),
+}
+
+
+@pytest.mark.since("2.6", "the refusals of a pool")
+@ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+@fails_on_stock
+@pytest.mark.parametrize("call", NOT_OF_COMPLEX_NUMBERS.values(), ids=NOT_OF_COMPLEX_NUMBERS.keys())
+def test_complex_numbers_are_refused_as_on_the_cpu(call):
+    z = torch.complex(data(2, 4), data(2, 4, seed=1))
+    with pytest.raises(RuntimeError):
+        call(z)
+    with pytest.raises(NotImplementedError, match="as on the CPU"):
+        call(z.to(DEVICE))
+
+
 @ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
 @fails_on_stock
 def test_argmax_of_complex_numbers_is_refused():

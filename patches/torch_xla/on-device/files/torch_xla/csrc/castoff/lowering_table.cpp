@@ -24,8 +24,9 @@ bool dilated(const c10::IValue& dilation) {
   return std::any_of(by.begin(), by.end(), [](int64_t d) { return d != 1; });
 }
 
-bool is_dilated_pool(Call& call) {
-  return dilated(call[4]);
+// Python's function refuses complex numbers, on which XLA's builder ends the process.
+bool is_dilated_or_complex_pool(Call& call) {
+  return dilated(call[4]) || call.tensor(0).is_complex();
 }
 
 bool is_dilated_pool_backward(Call& call) {
@@ -96,11 +97,11 @@ constexpr Shared kShared[] = {
     {"avg_pool2d_backward", "", kXlaKey, is_weighted_pool_backward},
     {"avg_pool3d_backward", "", kXlaKey, is_weighted_pool_backward},
     {"cumprod", "", kXlaKey, is_product_of_int64},
-    {"max_pool2d", "", kAutograd, is_dilated_pool},
-    {"max_pool2d_with_indices", "", kXlaKey, is_dilated_pool},
+    {"max_pool2d", "", kAutograd, is_dilated_or_complex_pool},
+    {"max_pool2d_with_indices", "", kXlaKey, is_dilated_or_complex_pool},
     {"max_pool2d_with_indices_backward", "", kXlaKey, is_dilated_pool_backward},
-    {"max_pool3d", "", kAutograd, is_dilated_pool},
-    {"max_pool3d_with_indices", "", kXlaKey, is_dilated_pool},
+    {"max_pool3d", "", kAutograd, is_dilated_or_complex_pool},
+    {"max_pool3d_with_indices", "", kXlaKey, is_dilated_or_complex_pool},
     {"max_pool3d_with_indices_backward", "", kXlaKey, is_dilated_pool_backward},
     {"multinomial", "", kXlaKey, is_without_replacement},
     {"scatter_reduce", "two", kXlaKey, is_mean_or_leaves_self_out},

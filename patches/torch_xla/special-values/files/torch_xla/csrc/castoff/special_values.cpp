@@ -17,6 +17,7 @@
 #include <limits>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
@@ -126,6 +127,8 @@ Tensor remainder_of(const Tensor& a, const Tensor& b) {
 
 // self, other
 void remainder(Call& call) {
+  check_real(call);
+  check_real(call, 1);
   const Tensor self = call.tensor(0), other = call.tensor(1);
   const ScalarType dtype = at::result_type(self, other);
   if (!c10::isFloatingType(dtype)) return call.proceed();
@@ -138,6 +141,7 @@ void remainder(Call& call) {
 
 // self, a number
 void remainder_by_number(Call& call) {
+  check_real(call);
   const Tensor self = call.tensor(0);
   const Scalar number = call[1].toScalar();
   if (!is_floating(self) || number.isComplex()) return call.proceed();

@@ -43,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/complex_numbers.h"
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
@@ -264,6 +265,7 @@ void embedding_bag(Call& call) {
 
 // self: -inf is no integer. torch_xla compares with what the dtype makes of it.
 void isneginf(Call& call) {
+  check_real(call);
   if (C10_LIKELY(!is_integral(call.tensor(0)))) return call.proceed();
   const Below below;
   call.answer(at::zeros(call.tensor(0).sizes(), call.tensor(0).options().dtype(at::kBool)));
@@ -285,9 +287,8 @@ Tensor viewed(const Tensor& t, at::IntArrayRef sizes) {
 // self, dim, keepdim: the first NaN is the largest and the smallest element. torch_xla compares,
 // and no comparison with NaN is true.
 void index_of_extreme(Call& call) {
+  check_real(call);
   const Tensor self = call.tensor(0);
-  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), call.op().schema().name(),
-                              ": not implemented for complex numbers, as on the CPU.");
   if (!c10::isFloatingType(self.scalar_type()) || self.numel() == 0) return call.proceed();
   const bool of_all = call[1].isNone();
   const int64_t dim = of_all ? 0 : call[1].toInt();
@@ -731,6 +732,7 @@ void gelu(Call& call) {
 
 // self, dim, half_to_float
 void log_softmax(Call& call) {
+  check_real(call);
   if (call[2].toBool()) return call.proceed();
   compute_wide_unless_native(call);
 }

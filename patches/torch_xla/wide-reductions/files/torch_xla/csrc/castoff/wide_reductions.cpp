@@ -15,6 +15,7 @@
 #include <limits>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/read_by_losses.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -167,6 +168,7 @@ void mse_loss(Call& call) {
 
 // self, dim, half_to_float
 void softmax(Call& call) {
+  check_real(call);
   if (C10_LIKELY(!is_half_tensor(call[0]))) return call.proceed();
   const ScalarType dtype = call[2].toBool() ? ScalarType::Float : call.tensor(0).scalar_type();
   widen(call);
