@@ -34,8 +34,8 @@ LU, PIVOTS = torch.linalg.lu_factor(A)
 SYMMETRIC = A + A.mT
 #: Blocks of one and of two rows, and exchanges; by numbers that leave no doubt which row is the largest.
 OF_BLOCKS = [torch.tensor([[0.0, 3, 1, 4], [3, 0, 2, 9], [1, 2, 5, 1], [4, 9, 1, 0]]), torch.diag(torch.arange(4.0, 8))]
-#: Of rank 1 and 3.
-OF_RANKS = torch.stack([torch.outer(A[0, 0, :4], A[0, 1]), A[0, :4] - A[0, 3]]).double()
+#: Of rank 1 and 3. The products are exact: the rounding of others would be the smaller singular values.
+OF_RANKS = torch.stack([torch.outer(torch.arange(1.0, 5), torch.arange(2.0, 7)), A[0, :4] - A[0, 3]]).double()
 
 #: Functions of matrices [2, 5, 5]; their gradients are compared as well.
 PROGRAMS = {
