@@ -45,6 +45,8 @@ keep_going=
 known=(--unrecorded)
 # What takes long runs in parts, others each day, and whole where something has changed.
 of_the_day=(-p tests.of_the_day --of-the-day)
+third=(-p tests.of_the_day --third)
+other_thirds=(-p tests.of_the_day --other-thirds)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=yes ;;
@@ -110,7 +112,7 @@ in_one_piece() { # kind, or kind-pin. Most of a test is the compilation of small
   esac
 }
 
-unoptimized() { # command. The tests of the default pin that are not slow run with XLA's own optimizations.
+unoptimized() { # command. With XLA's own optimizations a test takes twice as long: each day another third has them.
   XLA_FLAGS="${XLA_FLAGS-} --xla_backend_optimization_level=0" "$@"
 }
 
@@ -137,9 +139,15 @@ on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
 )
 
 on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
-  local how=() part=()
-  [[ $1 != slow ]] || { how=(unoptimized) && part=("${of_the_day[@]}"); }
-  section "$1: patched wheels" "${how[@]}" in_environment patched "${part[@]}" -m "$1" tests/torch tests/ir
+  local part=()
+  if [[ $1 == slow ]]; then
+    part=("${of_the_day[@]}")
+    section "$1: patched wheels" unoptimized in_environment patched "${part[@]}" -m "$1" tests/torch tests/ir
+  else
+    section "$1: patched wheels, a third" in_environment patched "${third[@]}" -m "$1" tests/torch tests/ir
+    [[ $CASTOFF_DAY == all ]] || section "$1: patched wheels, the rest without XLA's optimizations" \
+      unoptimized in_environment patched "${other_thirds[@]}" -m "$1" tests/torch tests/ir
+  fi
   section "$1: stock wheels, what proves a difference must fail" \
     unoptimized in_environment stock -m "$1" --stock "${known[@]}" --tb=native tests/ir tests/torch
   section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched "${part[@]}" -m "$1"

@@ -1,5 +1,7 @@
 """A plugin of pytest, for suites that take long: ``-p tests.of_the_day --of-the-day`` runs a third of them each day.
 
+``--third`` and ``--other-thirds`` divide a suite of which only one part runs in the way that takes longer.
+
 A test whose day it is not runs nevertheless if something has changed lately: a file that its module uses, a topic that
 names the module, or, of a program in the docs, a line. With CASTOFF_DAY=all every test runs, as a workflow does each
 week.
@@ -27,6 +29,8 @@ EVERY_TEST_S = {HERE / "conftest.py"}
 
 def pytest_addoption(parser):
     parser.addoption("--of-the-day", action="store_true", help="a third of the tests, and those of what has changed")
+    parser.addoption("--third", action="store_true", help="a third of the tests, whatever has changed")
+    parser.addoption("--other-thirds", action="store_true", help="the tests that --third leaves out")
 
 
 def changed_topics(files):
@@ -65,11 +69,17 @@ def program_of(item):
     return next(iter(item.callspec.params.values()))
 
 
+def third(items):
+    """The tests whose day it is."""
+    turn = set(slice_of_day([item.nodeid for item in items], PARTS))
+    return [item for item in items if item.nodeid in turn]
+
+
 def chosen(items):
-    """The tests that are run."""
+    """The tests whose day it is, and those of what has changed."""
     files, before = changed_lately(), docs_of_before()
     changed = {module: has_changed(module, files) for module in {item.path for item in items}}
-    turn = set(slice_of_day([item.nodeid for item in items], PARTS))
+    turn = {item.nodeid for item in third(items)}
     return [
         item
         for item in items
@@ -78,9 +88,20 @@ def chosen(items):
     ]
 
 
+def other_thirds(items):
+    """The tests whose day it is not."""
+    turn = {item.nodeid for item in third(items)}
+    return [item for item in items if item.nodeid not in turn]
+
+
+PARTS_OF = {"--of-the-day": chosen, "--third": third, "--other-thirds": other_thirds}
+
+
 @pytest.hookimpl(trylast=True)  # of those that -m and -k leave
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--of-the-day"):
-        kept = chosen(items)
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-        items[:] = kept
+    for option, part in PARTS_OF.items():
+        if config.getoption(option):
+            kept = part(items)
+            left = set(items) - set(kept)
+            config.hook.pytest_deselected(items=[item for item in items if item in left])
+            items[:] = kept

@@ -35,8 +35,17 @@ def programs():
 def test_a_third(of_the_day, monkeypatch):
     items = cases_of("ir/test_values.py")
     assert len(of_the_day.chosen(items)) == 10
+    assert of_the_day.chosen(items) == of_the_day.third(items)
     monkeypatch.setenv("CASTOFF_DAY", "all")
     assert of_the_day.chosen(items) == items
+
+
+def test_thirds_are_whatever_has_changed(of_the_day, monkeypatch):
+    items = cases_of("ir/test_values.py")
+    monkeypatch.setattr(of_the_day, "changed_lately", lambda: ["tests/ir/test_values.py"])
+    third, others = of_the_day.third(items), of_the_day.other_thirds(items)
+    assert (len(third), len(others)) == (10, 20)
+    assert sorted(id(item) for item in third + others) == sorted(map(id, items))
 
 
 @pytest.mark.parametrize(
