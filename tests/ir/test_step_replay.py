@@ -475,9 +475,96 @@ def gradients(training, i):
             parameter.grad = torch.ones_like(parameter)
 
 
-@pytest.mark.parametrize("change", [zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients])
+def other_parameter(training, i):
+    if i == 5:
+        training.model[0].weight = nn.Parameter(torch.ones(4, 3, device=XLA))
+
+
+def without_bias(training, i):
+    if i == 5:
+        del training.model[0].bias
+        training.model[0].bias = None
+
+
+def hook(training, i):
+    if i == 5:
+        training.model[0].register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+def other_size(training, i):
+    if i == 5:
+        training.model[0].weight.data = torch.ones(6, 3, device=XLA)
+        training.model[0].bias.data = torch.ones(6, device=XLA)
+        training.model[1].weight.data = torch.ones(2, 6, device=XLA)
+        training.optimizer.state.clear()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients]
+    + [other_parameter, without_bias, hook, other_size],
+)
 def test_changes_between_calls_are_seen(change):
     assert changing(change)["replayed"] >= 1
+
+
+class Accumulating(Training):
+    """Gradients stay, and the next step adds to them."""
+
+    def step(self, x, y):
+        loss = self.loss(x, y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def other_gradients(training, i):
+    for parameter in training.model.parameters():
+        if i == 5:
+            parameter.grad = torch.ones_like(parameter)
+        if i == 6:
+            parameter.grad.mul_(2)
+        if i == 8:
+            parameter.grad = None
+
+
+def test_gradients_that_are_replaced():
+    assert changing(other_gradients, 10, training=lambda: Accumulating(SGD))["replayed"] >= 4
+
+
+class Scaled(Training):
+    scale = None
+
+    def loss(self, x, y):
+        if self.scale is None:
+            self.scale = torch.tensor(2.0)
+        return super().loss(x, y) * self.scale
+
+
+def other_scale(training, i):
+    if i == 5:
+        training.scale.fill_(3)
+
+
+def test_a_tensor_on_the_cpu_that_is_changed():
+    assert changing(other_scale, 10, training=lambda: Scaled(SGD))["replayed"] >= 3
+
+
+def swapped(training, i):
+    if i == 5:
+        torch.utils.swap_tensors(training.model[1].running_mean, torch.ones(4, device=XLA))
+
+
+def swapped_and_other_size(training, i):
+    if i == 5:
+        torch.utils.swap_tensors(training.model[1].num_batches_tracked, torch.tensor(7.0, device=XLA))
+
+
+@pytest.mark.parametrize("change", [swapped, swapped_and_other_size])
+def test_a_tensor_that_is_swapped(change):
+    """The object is the same, and what it has as its tensor is not."""
+    report = changing(change, 10, training=lambda: Training(SGD, nn.BatchNorm1d(4)))
+    assert report["replayed"] >= (7 if change is swapped else 4)
 
 
 def test_another_eps_is_seen():

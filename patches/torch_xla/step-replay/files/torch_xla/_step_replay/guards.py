@@ -2,13 +2,13 @@
 
 import collections
 import functools
-import itertools
-import operator
 import types
 from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
+
+from .tensors import ObjectGuards
 
 __all__ = ["Places", "is_scalar"]
 
@@ -16,7 +16,7 @@ _SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torc
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
 _MISSING = object()
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)  # get() is dict's own
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)  # their get() is dict's own
 _DEEP = 8  # functions that call functions
 _LONG = 64  # lists that are compared by value
 #: What torch writes down about a step by itself.
@@ -47,7 +47,7 @@ class Places:
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
         self._seen: set[tuple] = set()
         self._kept: list[Any] = []  # what has an id in _seen
-        self._quick: Optional[tuple[list, list, list, list]] = None  # made of `same` when that is whole
+        self._quick: Optional["_Quick"] = None  # made when all is there
 
     def _is_new(self, thing: Any, *part: Any) -> bool:
         key = (id(thing), *part)
@@ -62,16 +62,13 @@ class Places:
         for i, (mapping, name, _, whose) in enumerate(self.same):
             if mapping is place and name == key:
                 self.same[i] = (mapping, name, value, whose)
-                self._replace_quick(i, value)
+                if self._quick is not None and type(mapping) in _DICTS:
+                    self._quick.replaced(i, value)
+                else:
+                    self._quick = None
         for i, (cell, _, whose) in enumerate(self.cells):
             if cell is place:
                 self.cells[i] = (cell, value, whose)
-
-    def _replace_quick(self, i: int, value: Any) -> None:
-        if self._quick is not None and len(self._quick[0]) == len(self.same):
-            self._quick[2][i] = value
-        else:
-            self._quick = None
 
     def add_call(self, function: Any, arguments: list[Any]) -> None:
         """What a function reads when it is called with these arguments."""
@@ -213,11 +210,11 @@ class Places:
     def holds(self) -> bool:
         """Whether all is as it was."""
         if self._quick is None:
-            self._quick = _quick(self.same)
-        plain, keys, values, others = self._quick
-        if not all(map(operator.is_, map(dict.get, plain, keys, itertools.repeat(_MISSING)), values)):
-            others = self.same  # what is not the same object may be an equal number
-        for mapping, key, value, _ in others:
+            self._quick = _Quick(self)
+        same, sizes = self._quick.others, []
+        if not self._quick.objects.hold():  # what is not the same object may be an equal number
+            same, sizes = self.same, self.sizes
+        for mapping, key, value, _ in same:
             found = mapping.get(key, _MISSING)
             if found is not value and not _equal(found, value):
                 return False
@@ -225,10 +222,9 @@ class Places:
             found = getattr(cell, "cell_contents", _MISSING)
             if found is not value and not _equal(found, value):
                 return False
-        for container, copied, _ in self.copies:
-            if container != copied:
-                return False
-        return all(len(container) == size for container, size, _ in self.sizes)
+        if self._quick.containers != self._quick.copies:
+            return False
+        return all(len(container) == size for container, size, _ in sizes)
 
     def changes(self) -> list[tuple[Any, Any, Any, Any, str]]:
         """What is not as it was: where (a dict or a cell, and the key), what it was, what it is, whose it is."""
@@ -254,11 +250,21 @@ class Places:
         return any(not is_scalar(value) for _, _, value, _, _ in self.changes())
 
 
-def _quick(same: list[tuple[dict, Any, Any, str]]) -> tuple[list, list, list, list]:
-    """The dicts, keys and values of places that dict.get reads, and the other places."""
-    plain = [entry for entry in same if type(entry[0]) in _DICTS]
-    others = [entry for entry in same if type(entry[0]) not in _DICTS]
-    return [e[0] for e in plain], [e[1] for e in plain], [e[2] for e in plain], others
+class _Quick:
+    """Parts of places by themselves: what C++ looks at, and lists that are compared at once."""
+
+    def __init__(self, places: Places) -> None:
+        plain = [i for i, entry in enumerate(places.same) if type(entry[0]) in _DICTS]
+        self._number_of = {i: number for number, i in enumerate(plain)}
+        self.others = [entry for entry in places.same if type(entry[0]) not in _DICTS]
+        sizes = [(container, size) for container, size, _ in places.sizes]
+        self.objects = ObjectGuards([places.same[i][:3] for i in plain], sizes)
+        self.containers = [container for container, _, _ in places.copies]
+        self.copies = [copied for _, copied, _ in places.copies]
+
+    def replaced(self, i: int, value: Any) -> None:
+        """Expect another value of the i-th place, one of a dict."""
+        self.objects.replaced(self._number_of[i], value)
 
 
 def _equal(found: Any, value: Any) -> bool:

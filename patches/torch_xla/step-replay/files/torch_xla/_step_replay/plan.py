@@ -12,7 +12,7 @@ from . import device as runtime
 from .capture import Input, Refused, Traced, put
 from .numbers import evaluate
 from .optimizers import hyperparameter
-from .tensors import count_up, give_all, shapes_of, sync_all
+from .tensors import Objects, TensorGuards, count_up, give_all, sync_all
 
 __all__ = ["Plan"]
 
@@ -95,6 +95,7 @@ class Plan:
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
         self._outcomes = list(traced.book.outcomes.items())
         self._prepare_destinations(traced)
+        self._counted = Objects.of_tensors(traced.counts)
         self._counts = [(key, traced.standing[key[1]], key[2]) for key in traced.book.sources() if key[0] == "count"]
         self._result_objects = objects
         # A replay keeps nothing of the trace but what is named above.
@@ -117,29 +118,17 @@ class Plan:
         self._donated = sum(given[-1] for given in self._given)
         states = [objects[entry.source[1]] for entry in traced.inputs if entry.source[0] == "state"]
         states += [where for _, kind, where, _ in self._given if kind == "state"]
-        self._states = list({id(tensor): tensor for tensor in states}.values())
-        self._shapes = shapes_of(self._states)
-        self._had_grads = [dtype for _, dtype in traced.grads]
-        self._required = [flag for _, flag in traced.flags]
+        states = list({id(tensor): tensor for tensor in states}.values())
+        self._guards = TensorGuards(traced.grads, traced.flags, traced.on_host, states)
 
     # Whether a call would trace this graph.
 
     def holds(self, arguments: list[torch.Tensor]) -> bool:
         """Whether a call would trace this graph now, as far as Python's objects tell."""
-        traced = self._traced
         for i, tensor in self._bound:
             if arguments[i] is not tensor:
                 return False
-        if [None if (grad := leaf.grad) is None else grad.dtype for leaf, _ in traced.grads] != self._had_grads:
-            return False
-        if [tensor.requires_grad for tensor, _ in traced.flags] != self._required:
-            return False
-        for tensor, version in traced.on_host:
-            if tensor._version != version:
-                return False
-        if shapes_of(self._states, len(self._shapes)) != self._shapes:
-            return False
-        return traced.places.holds()
+        return self._guards.hold() and self._traced.places.holds()
 
     def has_shardings(self, inputs: list[torch.Tensor], device: str) -> bool:
         """Whether state and arguments are sharded as they were."""
@@ -223,7 +212,7 @@ class Plan:
         outputs = _XLAC._run_cached_graph(traced.graph, inputs)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
-            count_up(traced.counts)
+            count_up(self._counted)
         results = self._place(outputs, arguments)
         traced.masters.stepped()
         self.replays += 1

@@ -1,8 +1,7 @@
 // What a replayed call does with each of its hundreds of tensors, for
 // torch_xla/_step_replay/tensors.py.
 //
-// Tensors come as addresses of their TensorImpl, which Python keeps alive during the call. From
-// call to call only donated buffers are kept.
+// From call to call only donated buffers are kept.
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
@@ -11,38 +10,30 @@
 #include <torch/csrc/lazy/backend/backend_data.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/step_replay.h"
 
-namespace castoff {
+namespace castoff::step_replay {
 namespace {
 
 namespace functionalization = at::functionalization::impl;
 
-at::Tensor tensor_at(void* address) {
-  TORCH_CHECK(address != nullptr, "expected a tensor, found none");
-  return at::Tensor(
-      c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(address)));
-}
-
-at::Tensor wrapper_at(void* address) {
-  at::Tensor tensor = tensor_at(address);
+at::Tensor wrapper_of(Object object) {
+  at::Tensor tensor = tensor_of(object);
   TORCH_CHECK(functionalization::isFunctionalTensor(tensor),
               "expected a tensor of the device in functionalization's wrapper, found ",
               tensor.toString(), " on ", tensor.device());
   return tensor;
 }
 
-std::vector<at::Tensor> wrappers_at(void* const* addresses, size_t count) {
+std::vector<at::Tensor> wrappers_of(const Object* objects, size_t count) {
   std::vector<at::Tensor> found;
   found.reserve(count);
-  for (size_t i = 0; i < count; ++i) found.push_back(wrapper_at(addresses[i]));
+  for (size_t i = 0; i < count; ++i) found.push_back(wrapper_of(objects[i]));
   return found;
 }
 
@@ -105,62 +96,49 @@ bool is_count(const at::Tensor& tensor) {
          tensor.numel() == 1 && !tensor.is_conj() && !tensor.is_neg() && tensor.has_storage();
 }
 
-// What went wrong in a call, or nullptr.
-template <class Run>
-const char* told(const Run& run) {
-  static thread_local std::string error;
-  try {
-    run();
-    return nullptr;
-  } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  return error.c_str();
-}
-
 }  // namespace
-}  // namespace castoff
+}  // namespace castoff::step_replay
+
+using namespace castoff::step_replay;
 
 extern "C" {
 
 // Lets tensors have what was written to those that alias them.
-__attribute__((visibility("default"))) const char* castoff_step_replay_sync(void* const* tensors,
+__attribute__((visibility("default"))) const char* castoff_step_replay_sync(const Object* tensors,
                                                                             size_t count) {
-  return castoff::told([&] {
-    for (const at::Tensor& tensor : castoff::wrappers_at(tensors, count)) {
-      castoff::functionalization::sync(tensor);
+  return told([&] {
+    for (const at::Tensor& tensor : wrappers_of(tensors, count)) {
+      functionalization::sync(tensor);
     }
   });
 }
 
 // Gives tensors the values of as many outputs of a graph, which took the buffers of the first ones
 // as donations. All are looked at before any is changed.
-__attribute__((visibility("default"))) const char* castoff_step_replay_give(void* const* tensors,
-                                                                            void* const* outputs,
+__attribute__((visibility("default"))) const char* castoff_step_replay_give(const Object* tensors,
+                                                                            const Object* outputs,
                                                                             size_t count,
                                                                             size_t donated) {
-  return castoff::told([&] {
-    const std::vector<at::Tensor> found = castoff::wrappers_at(tensors, count);
-    const std::vector<at::Tensor> values = castoff::wrappers_at(outputs, count);
-    castoff::Replaced donations, others;
+  return told([&] {
+    const std::vector<at::Tensor> found = wrappers_of(tensors, count);
+    const std::vector<at::Tensor> values = wrappers_of(outputs, count);
+    Replaced donations, others;
     for (size_t i = 0; i < count; ++i) {
-      castoff::give(found[i], castoff::value_of(values[i]), i < donated ? donations : others);
+      give(found[i], value_of(values[i]), i < donated ? donations : others);
     }
-    castoff::keep_donated(std::move(donations));
+    keep_donated(std::move(donations));
   });
 }
 
 // Counts up tensors on the CPU by one. False, and none is changed, if one is no count in float32.
-__attribute__((visibility("default"))) bool castoff_step_replay_count(void* const* tensors,
+__attribute__((visibility("default"))) bool castoff_step_replay_count(const Object* tensors,
                                                                       size_t count) {
   std::vector<at::Tensor> found;
-  const char* error = castoff::told([&] {
+  const char* error = told([&] {
     found.reserve(count);
     for (size_t i = 0; i < count; ++i) {
-      found.push_back(castoff::tensor_at(tensors[i]));
-      TORCH_CHECK(castoff::is_count(found.back()), "expected a count");
+      found.push_back(tensor_of(tensors[i]));
+      TORCH_CHECK(is_count(found.back()), "expected a count");
     }
     for (const at::Tensor& tensor : found) {
       ++*tensor.mutable_data_ptr<float>();
@@ -168,28 +146,6 @@ __attribute__((visibility("default"))) bool castoff_step_replay_count(void* cons
     }
   });
   return error == nullptr;
-}
-
-// Writes the dtype, the number of dimensions and the sizes of each tensor one after another, as far
-// as there is room; how many numbers they are, or 0 if a tensor has none.
-__attribute__((visibility("default"))) size_t castoff_step_replay_shapes(void* const* tensors,
-                                                                         size_t count,
-                                                                         int64_t* numbers,
-                                                                         size_t room) {
-  size_t written = 0;
-  const auto write = [&](int64_t number) {
-    if (written < room) numbers[written] = number;
-    ++written;
-  };
-  const char* error = castoff::told([&] {
-    for (size_t i = 0; i < count; ++i) {
-      const at::Tensor tensor = castoff::tensor_at(tensors[i]);
-      write(static_cast<int64_t>(tensor.scalar_type()));
-      write(tensor.dim());
-      for (const int64_t size : tensor.sizes()) write(size);
-    }
-  });
-  return error == nullptr ? written : 0;
 }
 
 }  // extern "C"
