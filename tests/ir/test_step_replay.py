@@ -501,8 +501,10 @@ def other_size(training, i):
 
 @pytest.mark.parametrize(
     "change",
-    [zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients]
-    + [other_parameter, without_bias, hook, other_size],
+    [
+        *(zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients),
+        *(other_parameter, without_bias, hook, other_size),
+    ],
 )
 def test_changes_between_calls_are_seen(change):
     assert changing(change)["replayed"] >= 1
@@ -970,6 +972,33 @@ def test_numbers_are_not_taken_for_buffers_that_the_step_overwrites():
         assert step(x).item() == 4 * 496 * i
         assert [tensor[0].item() for tensor in state] == [float(i * (j + 1)) for j in range(32)]
     assert step.report()["replayed"] == 2
+
+
+def numbered(state, way):
+    """Give a tensor without dimensions a number that the graph does not compute."""
+    if way == "fill_":
+        state.fill_(7)
+    elif way == "data":
+        state.data = torch.full((), 7.0, device=XLA)
+    elif way == "swap_tensors":
+        torch.utils.swap_tensors(state, torch.tensor(7.0, device=XLA))
+
+
+@pytest.mark.parametrize("way", ["full", "fill_", "data", "swap_tensors"])
+def test_a_state_that_is_a_number_leaves_the_number_to_others(way):
+    state = torch.full((), 7.0, device=XLA) if way == "full" else torch.zeros((), device=XLA)
+
+    @torch_xla.replay
+    def step(x):
+        state.add_(x.sum())
+
+    for i in range(CALLS):
+        if i == 4:
+            numbered(state, way)
+        step(torch.ones(2, device=XLA))
+        assert (torch.ones(2, device=XLA) * 7).tolist() == [7, 7]
+    assert state.item() == 7 + 2 * (CALLS if way == "full" else CALLS - 4)
+    assert step.report()["replayed"] >= 4
 
 
 def test_live_tensors_are_as_many_after_many_replays():

@@ -681,7 +681,9 @@ class _After:
         for i, (entry, handle) in enumerate(zip(traced.inputs, handles, strict=True)):
             keys = before.handles.get(handle, ())
             storages = {runtime.storage_of(t) for t in map(before.known, keys) if t is not None}
-            if entry.source in replaced and len(storages) <= 1 and not returned.intersection(keys):
+            # The buffer of a number is one that torch_xla keeps for the next time that somebody uses this number.
+            is_number = self.values[i].dim() == 0
+            if entry.source in replaced and len(storages) <= 1 and not is_number and not returned.intersection(keys):
                 traced.donated.append(i)
 
 

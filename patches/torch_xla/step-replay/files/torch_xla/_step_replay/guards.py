@@ -47,7 +47,7 @@ class Places:
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
         self._seen: set[tuple] = set()
         self._kept: list[Any] = []  # what has an id in _seen
-        self._quick: Optional["_Quick"] = None  # made when all is there
+        self._quick: Optional[_Quick] = None  # made when all is there
 
     def _is_new(self, thing: Any, *part: Any) -> bool:
         key = (id(thing), *part)

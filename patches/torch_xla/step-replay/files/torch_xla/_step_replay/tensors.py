@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import torch
 
-__all__ = ["Objects", "ObjectGuards", "TensorGuards", "count_up", "give_all", "sync_all"]
+__all__ = ["ObjectGuards", "Objects", "TensorGuards", "count_up", "give_all", "sync_all"]
 
 _tensor_of = attrgetter("_cdata")
 _NO_GRAD = -1
