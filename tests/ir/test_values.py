@@ -826,6 +826,88 @@ def test_layer_norm_of_other_rows(tpu, form):
     assert found == ir(F.layer_norm(x, x.shape[2:] if form == "two dimensions" else (4,)))
 
 
+# XLA's own gradient of a layer_norm: see norm_gradient.cpp
+OWN = "aten::native_batch_norm_backward"
+
+
+def gradients_of_layer_norm(*shape, dtype=bf16, norm=F.layer_norm):
+    """Of the input, the weight and the bias."""
+    x, grad = (data(*shape, dtype=dtype, seed=seed).to(DEVICE) for seed in (0, 1))
+    weight, bias = (data(shape[-1], dtype=dtype, seed=seed).to(DEVICE) for seed in (2, 3))
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    return torch.autograd.grad(norm(x, shape[-1:], weight, bias), leaves, grad)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
+@pytest.mark.parametrize("shape", ((40, 64), (2, 16, 64), (2, 3, 7, 64), (3, 8, 1)), ids=str)
+def test_gradient_of_layer_norm_for_a_tpu(tpu, shape, dtype):
+    """It is a formula of two means, and as exact."""
+    found = gradients_of_layer_norm(*shape, dtype=dtype)
+    assert OWN not in ir(*found)
+    x, weight, bias, grad = (
+        data(*size, dtype=dtype, seed=seed).double().requires_grad_()
+        for seed, size in ((0, shape), (2, shape[-1:]), (3, shape[-1:]), (1, shape))
+    )
+    exact = torch.autograd.grad(F.layer_norm(x, shape[-1:], weight, bias), (x, weight, bias), grad)
+    for one, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(one.cpu().double(), other, rtol=2 * torch.finfo(dtype).eps, atol=2e-3)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("number", (0.0, 3.0, INF, math.nan, 1e30), ids=str)
+def test_gradient_of_layer_norm_of_special_rows_for_a_tpu(tpu, number):
+    weight = data(8, dtype=bf16, seed=2).to(DEVICE)
+
+    def gradient_of_row():
+        x = data(3, 8, dtype=bf16)
+        x[1] = number
+        x = x.to(DEVICE).requires_grad_()
+        (grad,) = torch.autograd.grad(F.layer_norm(x, (8,), weight), x, data(3, 8, dtype=bf16, seed=1).to(DEVICE))
+        return grad
+
+    found = gradient_of_row()
+    assert OWN not in ir(found)
+    tpu(False)
+    torch.testing.assert_close(found.cpu(), gradient_of_row().cpu(), equal_nan=True)
+
+
+@fails_on_stock
+def test_second_gradient_of_layer_norm_for_a_tpu(tpu):
+    weight = data(8, dtype=bf16, seed=2).to(DEVICE)
+
+    def second():
+        x = data(4, 8, dtype=bf16).to(DEVICE).requires_grad_()
+        (grad,) = torch.autograd.grad(F.layer_norm(x, (8,), weight).square().sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad(grad.float().pow(3).sum(), x)
+        return grad.detach(), again
+
+    found = second()
+    assert OWN not in ir(found[0])
+    tpu(False)
+    for one, other in zip(found, second(), strict=True):
+        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+@pytest.mark.parametrize("form", ["float32", "groups", "many", "computed", "no weight"])
+def test_other_norms_for_a_tpu_have_xlas_own_gradient(tpu, form):
+    if form in ("computed", "no weight"):
+        x, weight = (data(*shape, dtype=bf16).to(DEVICE).requires_grad_() for shape in ((4, 8), (8,)))
+        y = F.layer_norm(x, (8,), weight if form == "computed" else None)
+        if form == "computed":
+            torch_xla.sync()
+        found = torch.autograd.grad(y, x, torch.ones_like(y))
+    elif form == "groups":
+        x = data(2, 8, 4, dtype=bf16).to(DEVICE).requires_grad_()
+        found = torch.autograd.grad(F.group_norm(x, 2).square().sum(), x)
+    else:
+        shape = (4, 1024, 1024) if form == "many" else (2, 4, 8)
+        found = gradients_of_layer_norm(*shape, dtype=f32 if form == "float32" else bf16)
+    assert OWN in ir(*found)
+
+
 @fails_on_stock
 def test_ir_of_steps():
     x = data(2, 3, dtype=bf16).to(DEVICE)

@@ -47,6 +47,7 @@
 #include "torch_xla/csrc/castoff/complex_numbers.h"
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/norm_gradient.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -978,6 +979,7 @@ void install() {
   mend_resampling(xla);
   mend_complex_numbers(xla);
   mend_unfolding();
+  mend_norm_gradient(xla);
   is_installed = true;
 }
 
