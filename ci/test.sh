@@ -263,7 +263,7 @@ operators() {
 }
 
 programs() {
-  section 'programs as people write them, those of the day' in_environment patched tests/programs
+  section 'programs as people write them, those of the day' in_environment patched tests/programs tests/docstrings
   section 'models, those of the day, beside what is recorded' .venv/bin/python bench/models.py --check \
     --patched "$work/patched/bin/python"
 }
