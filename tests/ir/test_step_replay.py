@@ -606,12 +606,24 @@ def test_another_dtype_of_what_is_only_written():
 
 
 def test_nothing_is_given_if_one_tensor_cannot_be():
-    from torch_xla._step_replay.tensors import give_all
+    first, second = on_device(torch.zeros(()), torch.ones(()))  # which are not donated
 
-    x, output = on_device(torch.zeros(2), torch.ones(2))
-    with pytest.raises(RuntimeError, match=r"expected a tensor of the device .* found .*on cpu"):
-        give_all([x, torch.zeros(2)], [output, output], 0)
-    assert x.tolist() == [0, 0]
+    @torch_xla.replay
+    def step(x):
+        first.add_(x)
+        second.add_(x)
+
+    for i in range(5):
+        step(torch.tensor(1.0, device=XLA))
+        assert (first.item(), second.item()) == (i + 1, i + 2)
+    (plan,) = next(iter(step._plans.values()))
+    assert plan._starter is not None
+    plan._targets.put(1, torch.zeros(()))
+    for starter in (plan._starter, None):
+        plan._starter = starter
+        with pytest.raises(RuntimeError, match=r"expected a tensor of the device .* found .*on cpu"):
+            step(torch.tensor(1.0, device=XLA))
+        assert first.item() == 5
 
 
 class Settings:

@@ -2,17 +2,17 @@
 
 import ctypes
 from collections.abc import Hashable
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-import _XLAC
 import torch
+import torch_xla.runtime as xr
 from torch.utils import _pytree as pytree
 
 from . import device as runtime
 from .capture import Input, Refused, Traced, put
 from .numbers import evaluate
 from .optimizers import hyperparameter
-from .tensors import Objects, TensorGuards, count_up, give_all, sync_all
+from .tensors import Objects, Starter, TensorGuards, TensorResults, count_up, sync_all
 
 __all__ = ["Plan"]
 
@@ -79,9 +79,9 @@ class Plan:
     def _prepare(self, traced: Traced) -> None:
         """Lists that a call goes through."""
         objects = traced.objects
-        self._template: list[Any] = [
+        self._template = Objects(
             objects[entry.source[1]] if entry.source[0] == "state" else entry.value for entry in traced.inputs
-        ]
+        )
         of_kind: dict[str, list[tuple]] = {}
         for i, entry in enumerate(traced.inputs):
             of_kind.setdefault(entry.source[0], []).append((i, *entry.source[1:]))
@@ -89,6 +89,8 @@ class Plan:
         self._grads = [(i, objects[key]) for i, key in of_kind.get("grad", ())]
         self._slots = [(i, objects[place], key) for i, place, key in of_kind.get("slot", ())]
         self._seeds = of_kind.get("seed", [])
+        for i, _ in self._seeds:
+            self._template.put(i, None)
         self._numbers = [(i, dtype) for i, dtype, _ in of_kind.get("number", ())]
         self._sharded = [i for i, entry in enumerate(traced.inputs) if entry.source[0] not in ("number", "seed")]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
@@ -105,19 +107,22 @@ class Plan:
         """Which outputs are the new values of tensors, and which are tensors of their own."""
         objects = traced.objects
         donated = {traced.inputs[i].source for i in traced.donated}
-        self._given: list[tuple] = []
+        given: list[tuple] = []
         self._new: list[tuple] = []
         for i, targets in enumerate(traced.outputs):
             for number, target in enumerate(targets):
                 where = objects.get(target[1], target[1])
                 if target[0] in ("state", "grad", "arg"):
-                    self._given.append((i, target[0], where, target in donated))
+                    given.append((i, target[0], where, target in donated))
                 else:
                     self._new.append((i, number == 0, target[0], where, target[2:]))
-        self._given.sort(key=lambda given: not given[-1])
-        self._donated = sum(given[-1] for given in self._given)
+        given.sort(key=lambda entry: not entry[-1])
+        self._given, self._donated = [i for i, *_ in given], sum(entry[-1] for entry in given)
+        self._targets = Objects(where if kind == "state" else None for _, kind, where, _ in given)
+        self._other_targets = [(i, kind, where) for i, (_, kind, where, _) in enumerate(given) if kind != "state"]
+        self._starter: Optional[Starter] = None
         states = [objects[entry.source[1]] for entry in traced.inputs if entry.source[0] == "state"]
-        states += [where for _, kind, where, _ in self._given if kind == "state"]
+        states += [where for _, kind, where, _ in given if kind == "state"]
         states = list({id(tensor): tensor for tensor in states}.values())
         self._guards = TensorGuards(traced.grads, traced.flags, traced.on_host, states)
 
@@ -130,11 +135,11 @@ class Plan:
                 return False
         return self._guards.hold() and self._traced.places.holds()
 
-    def has_shardings(self, inputs: list[torch.Tensor], device: str) -> bool:
+    def has_shardings(self, inputs: Objects, device: str) -> bool:
         """Whether state and arguments are sharded as they were."""
         runtime.settle(device)  # of what is pending XLA decides
         wanted = self._traced.shardings
-        return runtime.shardings_of([inputs[i] for i in self._sharded]) == [wanted[i] for i in self._sharded]
+        return runtime.shardings_of([inputs.kept[i] for i in self._sharded]) == [wanted[i] for i in self._sharded]
 
     def adopt(self) -> None:
         """What the step's own optimizers would find changed since the last step."""
@@ -142,7 +147,7 @@ class Plan:
 
     @property
     def input_count(self) -> int:
-        return len(self._template)
+        return len(self._template.kept)
 
     def is_stale(self) -> bool:
         return self._traced.places.is_stale()
@@ -171,14 +176,14 @@ class Plan:
         for i, dtype in self._numbers:
             constant, terms = self._constants[i], self._terms[i]
             if not terms:
-                found.append((i, self._template[i]))
+                found.append((i, self._template.kept[i]))
                 continue
             values = {_rounded(evaluate(term, sources), dtype) for term in terms}
             if constant is not None:
                 values.add(_rounded(float(constant), dtype))
             if len(values) != 1:
                 return None
-            found.append((i, self._upload(i, values.pop(), dtype, self._template[i])))
+            found.append((i, self._upload(i, values.pop(), dtype, self._template.kept[i])))
         return found
 
     def _upload(self, i: int, value: float, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
@@ -204,49 +209,56 @@ class Plan:
 
     # A call.
 
-    def run(self, inputs: list[torch.Tensor], arguments: list[torch.Tensor], device: str) -> Any:
+    def run(self, inputs: Objects, arguments: list[torch.Tensor], device: str) -> Any:
         traced = self._traced
         seed = runtime.settle(device)
         for i, number in self._seeds:
-            inputs[i] = runtime.upload_seed(runtime.drawn(seed, number), device)
-        outputs = _XLAC._run_cached_graph(traced.graph, inputs)
+            inputs.put(i, runtime.upload_seed(runtime.drawn(seed, number), device))
+        results = self._started(inputs)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
             count_up(self._counted)
-        results = self._place(outputs, arguments)
+        placed = self._place(results, arguments)
         traced.masters.stepped()
         self.replays += 1
-        return self._result(results, arguments)
+        return self._result(placed, arguments)
 
-    def inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]]) -> list:
+    def inputs(self, arguments: list[torch.Tensor], numbers: list[tuple[int, Any]]) -> Objects:
         """The inputs of the graph but for seeds, with what was written to those that alias them."""
         inputs = self._template.copy()
         for i, number in self._arguments:
-            inputs[i] = arguments[number]
+            inputs.put(i, arguments[number])
         for i, parameter in self._grads:
-            inputs[i] = parameter.grad
+            inputs.put(i, parameter.grad)
         for i, place, key in self._slots:
-            inputs[i] = place.cell_contents if key is None else place[key]
+            inputs.put(i, place.cell_contents if key is None else place[key])
         for i, value in numbers:
-            inputs[i] = value
-        seeds = {i for i, _ in self._seeds}
-        sync_all([tensor for i, tensor in enumerate(inputs) if i not in seeds] if seeds else inputs)
+            inputs.put(i, value)
+        sync_all(inputs)
         return inputs
 
-    def _place(self, outputs: list[torch.Tensor], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        tensors = [
-            where if kind == "state" else where.grad if kind == "grad" else arguments[where]
-            for _, kind, where, _ in self._given
-        ]
-        give_all(tensors, [outputs[given[0]] for given in self._given], self._donated)
-        results: dict[int, torch.Tensor] = {}
+    def _started(self, inputs: Objects) -> Union[TensorResults, Starter]:
+        """The results of the graph, which was started: those of the first call say of what shapes they are."""
+        graph, is_spmd = self._traced.graph, xr.is_spmd()  # there a result has a sharding, too
+        if self._starter is not None and not is_spmd:
+            return self._starter.start(inputs)
+        results = TensorResults(graph, inputs, self._given, self._donated)
+        if not is_spmd and Starter.can_start():
+            self._starter = Starter(graph, results, self._given, self._donated)
+        return results
+
+    def _place(self, results: Union[TensorResults, Starter], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+        targets = self._targets.copy()
+        for i, kind, where in self._other_targets:
+            targets.put(i, where.grad if kind == "grad" else arguments[where])
+        results.give(targets)
+        placed: dict[int, torch.Tensor] = {}
         for i, is_first, kind, where, rest in self._new:
-            output = outputs[i]
-            value = output if is_first else torch._to_functional_tensor(torch._from_functional_tensor(output))
-            self._put(kind, where, rest, value, results)
+            self._put(kind, where, rest, results.tensor(i, is_first), placed)
+        results.end()
         for parameter in self._traced.cleared:
             parameter.grad = None
-        return results
+        return placed
 
     def _put(self, kind: str, where: Any, rest: tuple, value: torch.Tensor, results: dict[int, torch.Tensor]) -> None:
         if kind == "new_grad":

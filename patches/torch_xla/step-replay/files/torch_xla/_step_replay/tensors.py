@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Optional
 
+import _XLAC
 import torch
 
-__all__ = ["ObjectGuards", "Objects", "TensorGuards", "count_up", "give_all", "sync_all"]
+__all__ = ["ObjectGuards", "Objects", "Starter", "TensorGuards", "TensorResults", "count_up", "sync_all"]
 
 _tensor_of = attrgetter("_cdata")
 _NO_GRAD = -1
@@ -22,7 +23,11 @@ def _library() -> ctypes.PyDLL:
     library = _castoff.library()
     for name, result in (
         ("sync", ctypes.c_char_p),
+        ("can_start", ctypes.c_bool),
         ("give", ctypes.c_char_p),
+        ("result", ctypes.py_object),
+        ("end", None),
+        ("copy", ctypes.c_char_p),
         ("count", ctypes.c_bool),
         ("shapes", ctypes.c_size_t),
         ("locate", ctypes.c_bool),
@@ -47,11 +52,25 @@ class Objects:
     def __init__(self, objects: Iterable[Any]) -> None:
         self.kept = list(objects)
         self.addresses = array("Q", list(map(id, self.kept)))
-        self.count = ctypes.c_size_t(len(self.kept))
 
     @property
     def start(self) -> ctypes.c_void_p:
         return _start(self.addresses)
+
+    @property
+    def count(self) -> ctypes.c_size_t:
+        return ctypes.c_size_t(len(self.kept))
+
+    def copy(self) -> "Objects":
+        """Another one, to put other objects into it."""
+        other = Objects.__new__(Objects)
+        other.kept, other.addresses = self.kept.copy(), self.addresses[:]
+        return other
+
+    def put(self, i: int, thing: Any) -> None:
+        """Have another object as the i-th; None: have none, which C++ passes over."""
+        self.kept[i] = thing
+        self.addresses[i] = 0 if thing is None else id(thing)
 
     @classmethod
     def of_tensors(cls, tensors: Iterable[torch.Tensor]) -> "Objects":
@@ -111,8 +130,7 @@ class ObjectGuards:
 
     def replaced(self, i: int, value: Any) -> None:
         """Expect another object of the i-th entry."""
-        self._values.kept[i] = value
-        self._values.addresses[i] = id(value)
+        self._values.kept[i], self._values.addresses[i] = value, id(value)
 
     def hold(self) -> bool:
         return self._function(self._address)
@@ -123,17 +141,72 @@ def _number_of(dtype: torch.dtype) -> int:
     return _shapes_of(Objects.of_tensors([torch.empty(0, dtype=dtype)]))[0]
 
 
-def sync_all(tensors: Sequence[torch.Tensor]) -> None:
+def sync_all(tensors: Objects) -> None:
     """Let tensors of the device have what was written to those that alias them."""
-    objects = Objects(tensors)
-    _check(_library().castoff_step_replay_sync(objects.start, objects.count))
+    _check(_library().castoff_step_replay_sync(tensors.start, tensors.count))
 
 
-def give_all(tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], donated: int) -> None:
-    """Let tensors, and what aliases them, have the values of as many outputs; the graph took the first ones' memory."""
-    found, values = Objects(tensors), Objects(outputs)
-    number = ctypes.c_size_t(donated)
-    _check(_library().castoff_step_replay_give(found.start, values.start, found.count, number))
+class TensorResults:
+    """The results of a graph that was started, each of them a tensor of Python."""
+
+    def __init__(self, graph: bytes, inputs: Objects, numbers: Sequence[int], donated: int) -> None:
+        """Numbers: of the results that are given, the first of which have the memory of who gets them."""
+        self._tensors = _XLAC._run_cached_graph(graph, inputs.kept)
+        self.given, self._donated = Objects(self._tensors[number] for number in numbers), donated
+
+    def give(self, targets: Objects) -> None:
+        """Let tensors, and what aliases them, have these results."""
+        number = ctypes.c_size_t(self._donated)
+        _check(_library().castoff_step_replay_copy(targets.start, self.given.start, targets.count, number))
+
+    def tensor(self, number: int, is_first: bool) -> torch.Tensor:
+        """A result, as a tensor that does not follow what is done with another one."""
+        found = self._tensors[number]
+        return found if is_first else torch._to_functional_tensor(torch._from_functional_tensor(found))
+
+    def end(self) -> None:
+        self._tensors = []
+
+
+class Starter:
+    """Starts a graph as often as wanted, and has its results in C++: those that are given never are Python's."""
+
+    def __init__(self, graph: bytes, first: TensorResults, numbers: Sequence[int], donated: int) -> None:
+        """First: the results of the graph when it ran before, of whose dtypes and shapes the later ones are."""
+        library = _library()
+        self._parts = array("Q", graph), array("q", numbers), _shapes_of(first.given)
+        self._graph, *addresses = [part.buffer_info()[0] for part in self._parts]
+        self._gifts = array("Q", [len(numbers), 0, *addresses, donated])
+        # It lets other threads of Python run: the graph before this one may be about to start in one of C++.
+        self._start = ctypes.CDLL(None, handle=library._handle).castoff_step_replay_start
+        self._start.restype = ctypes.c_char_p
+        self._give, self._tensor = library.castoff_step_replay_give, library.castoff_step_replay_result
+        self._end = library.castoff_step_replay_end
+
+    @staticmethod
+    def can_start() -> bool:
+        """Whether the functions of torch_xla that this calls are known."""
+        return _library().castoff_step_replay_can_start()
+
+    def start(self, inputs: Objects) -> "Starter":
+        address, count = inputs.addresses.buffer_info()
+        call = array("Q", (self._graph, count, address))
+        _check(self._start(_start(call)))
+        return self
+
+    def give(self, targets: Objects) -> None:
+        """As that of TensorResults."""
+        gifts = self._gifts[:]  # of this thread alone
+        gifts[1] = targets.addresses.buffer_info()[0]
+        _check(self._give(_start(gifts)))
+
+    def tensor(self, number: int, is_first: bool) -> torch.Tensor:
+        """As that of TensorResults; each is one of its own."""
+        return self._tensor(ctypes.c_int64(number))
+
+    def end(self) -> None:
+        """Forget the results."""
+        self._end()
 
 
 def count_up(counts: Objects) -> None:

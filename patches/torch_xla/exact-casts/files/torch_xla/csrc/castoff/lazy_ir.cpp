@@ -432,21 +432,18 @@ Data* data_of(const at::Tensor& tensor) {
 }
 
 torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,
-                                          const at::Tensor& other) {
+                                          const torch::lazy::BackendDataPtr& buffer,
+                                          at::ScalarType dtype, at::IntArrayRef sizes) {
   Data* data = data_of(*tensors.begin());
-  const Data* source = data_of(other);
-  const auto is_computed = [](const Data* d) {
-    return d != nullptr && d->handle != nullptr && !d->ir_value && !d->tensor_data.has_value();
-  };
-  if (!is_computed(data) || !is_computed(source) || data->device != source->device ||
+  if (data == nullptr || data->handle == nullptr || data->ir_value ||
+      data->tensor_data.has_value() || buffer == nullptr || data->device != buffer->device() ||
       is_spmd(*data)) {
     return nullptr;
   }
   long lazy_tensors = 0;
   size_t their_owners = 0;
   for (const at::Tensor* tensor = tensors.begin(); tensor != tensors.end(); ++tensor) {
-    if (data_of(*tensor) != data || tensor->scalar_type() != other.scalar_type() ||
-        tensor->sizes() != other.sizes()) {
+    if (data_of(*tensor) != data || tensor->scalar_type() != dtype || tensor->sizes() != sizes) {
       return nullptr;
     }
     const auto& lazy = lazy_of(*tensor);
@@ -457,7 +454,7 @@ torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tens
   }
   const long owners = lazy_of(*tensors.begin())->data().use_count();
   if (owners != kDataOwners * lazy_tensors || their_owners != tensors.size()) return nullptr;
-  return std::exchange(data->handle, source->handle);
+  return std::exchange(data->handle, buffer);
 }
 
 Value operand(const Node& node, size_t i) {

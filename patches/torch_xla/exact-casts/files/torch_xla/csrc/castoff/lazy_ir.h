@@ -59,12 +59,13 @@ bool ready(const at::Tensor& tensor);
 // ir_value may be replaced by that of an equal value.
 Data* data_of(const at::Tensor& tensor);
 
-// Lets tensors that have one Data together, and with no other, have the computed value of `other`,
-// of the same dtype and sizes, and returns the buffer that they had. nullptr, and nothing is
-// changed, if that is not so, if one of them is not computed, or on SPMD's virtual device, where
-// tensors have a sharding besides.
+// Lets tensors that have one Data together, and with no other, have the value of a buffer, which is
+// of this dtype and these sizes, and returns the buffer that they had. nullptr, and nothing is
+// changed, if that is not so, if one of them is not computed, is of another dtype or of other
+// sizes, or on SPMD's virtual device, where tensors have a sharding besides.
 torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,
-                                          const at::Tensor& other);
+                                          const torch::lazy::BackendDataPtr& buffer,
+                                          at::ScalarType dtype, at::IntArrayRef sizes);
 
 // What a tensor's next graph computes it by; an empty value if it has been computed, and if it may
 // have a sharding.

@@ -1,5 +1,4 @@
-// What a replayed call does with each of its hundreds of tensors, for
-// torch_xla/_step_replay/tensors.py.
+// A replayed call's work on its hundreds of tensors, for torch_xla/_step_replay/tensors.py.
 //
 // From call to call only donated buffers are kept.
 
@@ -7,10 +6,17 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/backend/backend_device.h>
+#include <torch/csrc/lazy/core/hash.h>
+#include <torch/csrc/lazy/core/tensor.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,20 +27,69 @@ namespace castoff::step_replay {
 namespace {
 
 namespace functionalization = at::functionalization::impl;
+using torch::lazy::BackendDataPtr;
 
-at::Tensor wrapper_of(Object object) {
-  at::Tensor tensor = tensor_of(object);
-  TORCH_CHECK(functionalization::isFunctionalTensor(tensor),
-              "expected a tensor of the device in functionalization's wrapper, found ",
-              tensor.toString(), " on ", tensor.device());
-  return tensor;
+// ---- functions of torch_xla's and torch's
+
+using LazyTensorPtr = c10::intrusive_ptr<torch::lazy::LazyTensor>;  // torch_xla's derives from it
+
+struct Functions {
+  void* (*executor)();
+  // What _run_cached_graph does before it makes a tensor of Python of each result.
+  std::vector<BackendDataPtr> (*execute)(void* executor, torch::lazy::hash_t graph,
+                                         const std::vector<at::IValue>& inputs,
+                                         const torch::lazy::BackendDevice& device);
+  // What it does then.
+  LazyTensorPtr (*create)(BackendDataPtr buffer, std::optional<at::ScalarType> dtype);
+  at::Tensor (*wrap)(LazyTensorPtr tensor, bool skip_functionalization);
+  void* (*object_of)(const at::TensorBase& tensor);
+};
+
+std::optional<Functions> find() {
+  Function found[] = {
+      {"_ZN9torch_xla16XLAGraphExecutor3GetEv"},
+      {"_ZN9torch_xla16XLAGraphExecutor29ExecuteComputationWithBarrierEN5torch4lazy6hash_tERKSt6"
+       "vectorIN3c106IValueESaIS6_EERKNS2_13BackendDeviceE"},
+      {"_ZN9torch_xla9XLATensor6CreateESt10shared_ptrIN5torch4lazy11BackendDataEESt8optionalIN3c1"
+       "010ScalarTypeEE"},
+      {"_ZN9torch_xla6bridge17AtenFromXlaTensorEN3c1013intrusive_ptrINS_9XLATensorENS1_6detail34"
+       "intrusive_target_default_null_typeIS3_EEEEb"},
+  };
+  void* python = ::dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (python == nullptr) return std::nullopt;
+  void* object_of = ::dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
+  if (object_of == nullptr || !find_functions(found, std::size(found))) return std::nullopt;
+  Functions functions{};
+  std::memcpy(&functions.executor, &found[0].address, sizeof(void*));
+  std::memcpy(&functions.execute, &found[1].address, sizeof(void*));
+  std::memcpy(&functions.create, &found[2].address, sizeof(void*));
+  std::memcpy(&functions.wrap, &found[3].address, sizeof(void*));
+  std::memcpy(&functions.object_of, &object_of, sizeof(void*));
+  return functions;
 }
 
-std::vector<at::Tensor> wrappers_of(const Object* objects, size_t count) {
-  std::vector<at::Tensor> found;
-  found.reserve(count);
-  for (size_t i = 0; i < count; ++i) found.push_back(wrapper_of(objects[i]));
+const std::optional<Functions>& functions() {
+  static const std::optional<Functions> found = find();
   return found;
+}
+
+// ---- tensors
+
+at::FunctionalTensorWrapper& wrapper_of(Object object) {
+  c10::TensorImpl& impl = impl_of(object);
+  TORCH_CHECK(impl.key_set().has(c10::DispatchKey::Functionalize),
+              "expected a tensor of the device in functionalization's wrapper, found one of ",
+              impl.dtype(), " on ", impl.device());
+  return static_cast<at::FunctionalTensorWrapper&>(impl);
+}
+
+at::Tensor tensor_of(at::FunctionalTensorWrapper& wrapper) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(&wrapper));
+}
+
+at::functionalization::FunctionalStorageImpl& storage_of(const at::FunctionalTensorWrapper& impl) {
+  return *static_cast<at::functionalization::FunctionalStorageImpl*>(
+      impl.storage().unsafeGetStorageImpl());
 }
 
 // What tensors had before a call. Of those that the graph took as donations the buffers hold no
@@ -42,7 +97,7 @@ std::vector<at::Tensor> wrappers_of(const Object* objects, size_t count) {
 // next graph was started.
 struct Replaced {
   std::vector<at::Tensor> values;
-  std::vector<torch::lazy::BackendDataPtr> buffers;
+  std::vector<BackendDataPtr> buffers;
 };
 
 void keep_donated(Replaced donated) {
@@ -52,48 +107,116 @@ void keep_donated(Replaced donated) {
   std::swap(*kept, donated);
 }
 
-at::Tensor value_of(const at::Tensor& wrapper) {
-  return functionalization::unsafeGetFunctionalWrapper(wrapper)->value();
-}
-
-at::functionalization::FunctionalStorageImpl* storage_of(const at::Tensor& wrapper) {
-  return static_cast<at::functionalization::FunctionalStorageImpl*>(
-      wrapper.storage().unsafeGetStorageImpl());
-}
+// A result of a graph, and what it was when it was first looked at.
+struct Result {
+  const BackendDataPtr& buffer;
+  at::ScalarType dtype;
+  at::IntArrayRef sizes;
+};
 
 // Lets a tensor have another value where that is all there is to do: no other tensor aliases it,
 // and what it has as its value is what its storage has. The buffer that it had, or nullptr.
-torch::lazy::BackendDataPtr give_in_place(const at::Tensor& wrapper, const at::Tensor& value) {
-  const auto* impl = functionalization::unsafeGetFunctionalWrapper(wrapper);
-  const at::Tensor& own = impl->value();
-  const at::Tensor& base = storage_of(wrapper)->base();
+BackendDataPtr give_in_place(const at::FunctionalTensorWrapper& wrapper, const Result& result) {
+  const at::Tensor& own = wrapper.value();
+  const at::Tensor& base = storage_of(wrapper).base();
   const bool same = own.is_same(base);
-  if (wrapper.storage().use_count() != 1 || !impl->is_up_to_date() ||
+  if (wrapper.storage().use_count() != 1 || !wrapper.is_up_to_date() ||
       own.use_count() != (same ? 2 : 1) || base.use_count() != (same ? 2 : 1) ||
-      !lazy_ir::ready(value)) {
+      !lazy_ir::ready(own)) {
     return nullptr;
   }
   // A parameter is a view, by detach(), of the tensor that it was made of, and has its data.
-  return same ? lazy_ir::replace_value({own}, value) : lazy_ir::replace_value({own, base}, value);
+  return same ? lazy_ir::replace_value({own}, result.buffer, result.dtype, result.sizes)
+              : lazy_ir::replace_value({own, base}, result.buffer, result.dtype, result.sizes);
 }
 
-// A tensor, and what aliases it, have another value; backward() of a graph that saved it says so.
-void give(const at::Tensor& tensor, const at::Tensor& value, Replaced& before) {
-  if (torch::lazy::BackendDataPtr buffer = give_in_place(tensor, value)) {
+// Lets a tensor, and what aliases it, have another value.
+void give_in_general(const at::Tensor& tensor, const at::Tensor& value, Replaced& before) {
+  before.values.push_back(functionalization::unsafeGetFunctionalWrapper(tensor)->value());
+  functionalization::replace_(tensor, value);
+  functionalization::commit_update(tensor);
+  functionalization::sync(tensor);
+  // So that the next call finds one value.
+  storage_of(*functionalization::unsafeGetFunctionalWrapper(tensor)).apply_updates();
+}
+
+// The tensor that _run_cached_graph would have made of a result.
+at::Tensor made_of(const BackendDataPtr& buffer) {
+  return functions()->wrap(functions()->create(buffer, std::nullopt), false);
+}
+
+void give(at::FunctionalTensorWrapper& wrapper, const Result& result, Replaced& before) {
+  if (BackendDataPtr buffer = give_in_place(wrapper, result)) {
     before.buffers.push_back(std::move(buffer));
   } else {
-    before.values.push_back(value_of(tensor));
-    functionalization::replace_(tensor, value);
-    functionalization::commit_update(tensor);
-    functionalization::sync(tensor);
-    storage_of(tensor)->apply_updates();  // so that the next call finds one value
+    const at::Tensor made = made_of(result.buffer);
+    const at::Tensor& value = functionalization::unsafeGetFunctionalWrapper(made)->value();
+    give_in_general(tensor_of(wrapper), value, before);
   }
-  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  if (!wrapper.is_inference()) wrapper.bump_version();  // backward() of who saved it says so
 }
 
 bool is_count(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
          tensor.numel() == 1 && !tensor.is_conj() && !tensor.is_neg() && tensor.has_storage();
+}
+
+// ---- a call
+
+// As _step_replay/tensors.py lays it out.
+struct Call {
+  const torch::lazy::hash_t* graph;
+  size_t inputs;
+  const Object* input;
+};
+
+struct Gifts {
+  size_t targets;
+  const Object* target;
+  const int64_t* output;  // the number of the result that each of them gets
+  const int64_t* shapes;  // of each such result the dtype, the number of dimensions and the sizes
+  size_t donated;         // the graph took the buffers of so many of the first ones
+};
+
+// The results of the call that this thread has started, until they are given.
+thread_local std::vector<BackendDataPtr> results;
+
+const BackendDataPtr& result_of(int64_t number) {
+  TORCH_CHECK(static_cast<size_t>(number) < results.size(), "expected more than ", number,
+              " results, found ", results.size());
+  return results[number];
+}
+
+void start(const Call& call) {
+  TORCH_CHECK(functions(), "expected a torch_xla that says where its functions are");
+  std::vector<at::IValue> inputs;
+  inputs.reserve(call.inputs);
+  for (size_t i = 0; i < call.inputs; ++i) inputs.emplace_back(wrapper_of(call.input[i]).value());
+  TORCH_CHECK(!inputs.empty(), "expected a graph with inputs");
+  const lazy_ir::Data* data = lazy_ir::data_of(inputs.front().toTensor());
+  TORCH_CHECK(data != nullptr && !lazy_ir::is_spmd(*data), "expected tensors of one device");
+  results.clear();
+  results = functions()->execute(functions()->executor(), *call.graph, inputs, data->device);
+}
+
+void give_all(const Gifts& gifts) {
+  std::vector<at::FunctionalTensorWrapper*> found;
+  std::vector<Result> values;
+  found.reserve(gifts.targets);
+  values.reserve(gifts.targets);
+  const int64_t* shape = gifts.shapes;
+  for (size_t i = 0; i < gifts.targets; ++i) {
+    found.push_back(&wrapper_of(gifts.target[i]));
+    const auto dtype = static_cast<at::ScalarType>(*shape++);
+    const auto dimensions = static_cast<size_t>(*shape++);
+    values.push_back({result_of(gifts.output[i]), dtype, at::IntArrayRef(shape, dimensions)});
+    shape += dimensions;
+  }
+  Replaced donations, others;
+  for (size_t i = 0; i < found.size(); ++i) {
+    give(*found[i], values[i], i < gifts.donated ? donations : others);
+  }
+  keep_donated(std::move(donations));
 }
 
 }  // namespace
@@ -103,28 +226,60 @@ using namespace castoff::step_replay;
 
 extern "C" {
 
-// Lets tensors have what was written to those that alias them.
+// Lets tensors have what was written to those that alias them; nullptr stands for none.
 __attribute__((visibility("default"))) const char* castoff_step_replay_sync(const Object* tensors,
                                                                             size_t count) {
   return told([&] {
-    for (const at::Tensor& tensor : wrappers_of(tensors, count)) {
-      functionalization::sync(tensor);
+    for (size_t i = 0; i < count; ++i) {
+      if (tensors[i] != nullptr) wrapper_of(tensors[i]).sync_();
     }
   });
 }
 
-// Gives tensors the values of as many outputs of a graph, which took the buffers of the first ones
-// as donations. All are looked at before any is changed.
-__attribute__((visibility("default"))) const char* castoff_step_replay_give(const Object* tensors,
-                                                                            const Object* outputs,
+// Whether calls can be started here: torch_xla's functions are known.
+__attribute__((visibility("default"))) bool castoff_step_replay_can_start() {
+  bool can = false;
+  return told([&] { can = functions().has_value(); }) == nullptr && can;
+}
+
+// Starts a graph, whose results this thread keeps.
+__attribute__((visibility("default"))) const char* castoff_step_replay_start(const Call* call) {
+  return told([&] { start(*call); });
+}
+
+// Gives results to tensors. All are looked at before any is changed.
+__attribute__((visibility("default"))) const char* castoff_step_replay_give(const Gifts* gifts) {
+  return told([&] { give_all(*gifts); });
+}
+
+// A tensor of Python of a result; nullptr if there is none.
+__attribute__((visibility("default"))) void* castoff_step_replay_result(int64_t number) {
+  void* object = nullptr;
+  told([&] { object = functions()->object_of(made_of(result_of(number))); });
+  return object;
+}
+
+// Forgets the results.
+__attribute__((visibility("default"))) void castoff_step_replay_end() {
+  results.clear();
+}
+
+// Gives tensors the values of as many others, as the above does.
+__attribute__((visibility("default"))) const char* castoff_step_replay_copy(const Object* tensors,
+                                                                            const Object* values,
                                                                             size_t count,
                                                                             size_t donated) {
   return told([&] {
-    const std::vector<at::Tensor> found = wrappers_of(tensors, count);
-    const std::vector<at::Tensor> values = wrappers_of(outputs, count);
+    std::vector<std::pair<at::FunctionalTensorWrapper*, at::Tensor>> found;
+    found.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      found.emplace_back(&wrapper_of(tensors[i]), wrapper_of(values[i]).value());
+    }
     Replaced donations, others;
     for (size_t i = 0; i < count; ++i) {
-      give(found[i], value_of(values[i]), i < donated ? donations : others);
+      const auto& [wrapper, value] = found[i];
+      give_in_general(tensor_of(*wrapper), value, i < donated ? donations : others);
+      if (!wrapper->is_inference()) wrapper->bump_version();
     }
     keep_donated(std::move(donations));
   });

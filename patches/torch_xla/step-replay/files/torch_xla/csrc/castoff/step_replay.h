@@ -25,6 +25,15 @@ at::Tensor tensor_of(Object object);
 // Whether an object has its tensor where impl_of() reads it; the first one says where that is.
 bool locate(Object object, const c10::TensorImpl* impl);
 
+// A function of torch_xla's that is not exported, by its mangled name.
+struct Function {
+  const char* name;
+  void* address = nullptr;
+};
+
+// Finds functions in the loaded _XLAC.so. Whether it is a build that lazy_ir.h knows, and has all.
+bool find_functions(Function* functions, size_t count);
+
 // What went wrong in a call, or nullptr.
 template <class Run>
 const char* told(const Run& run) {
