@@ -1,9 +1,10 @@
-// The gradient of a layer_norm that is computed in float32 for rows of bfloat16 or float16.
+// The gradient of a layer_norm or group_norm that is computed in float32 for rows of bfloat16 or
+// float16.
 //
-// torch computes a layer_norm by a batch norm of one image, whose channels are the rows. XLA makes
-// of that operator's gradient sums that are divided by the variance once for each element, and a
-// TPU's compiler writes an array of those to memory. Here it is a formula of the normalised rows
-// and of two means.
+// torch computes these by a batch norm of one image, whose channels are the rows or the groups. XLA
+// makes of that operator's gradient sums that are divided by the variance once for each element,
+// and a TPU's compiler writes an array of those to memory. Here it is a formula of the normalised
+// rows and of two means.
 
 #include "torch_xla/csrc/castoff/norm_gradient.h"
 
@@ -40,14 +41,12 @@ Value viewed(const Tensor& rows) {
   return value && value.node->op() == view ? lazy_ir::operand(*value.node, 0) : Value();
 }
 
-// Whether these are the rows of a narrower tensor, widened: a group_norm's are not the last
-// dimension, and layers in float32 take fewer cycles by XLA's own.
+// Whether these are the rows of a narrower tensor, widened: layers in float32 take fewer cycles by
+// XLA's own.
 bool are_widened(const Tensor& rows) {
   static const OpKind cast = OpKind::Get("xla::cast");
   const Value source = viewed(rows);
-  if (!source || source.node->op() != cast) return false;
-  const auto sizes = lazy_ir::static_sizes(source);
-  return sizes && !sizes->empty() && sizes->back() == rows.size(-1);
+  return source && source.node->op() == cast;
 }
 
 // Whether this is the gradient of what a weight multiplied: without one, as in a diffusion

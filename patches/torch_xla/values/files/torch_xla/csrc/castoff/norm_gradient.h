@@ -1,4 +1,4 @@
-// The gradient of a layer_norm: norm_gradient.cpp.
+// The gradient of a layer_norm or group_norm: norm_gradient.cpp.
 
 #pragma once
 
