@@ -16,7 +16,6 @@ OPERATORS = {
     "kl_div": lambda x: torch.nn.functional.kl_div(x, x.flip(0).abs(), reduction="sum"),
     "logdet": torch.logdet,
     "qr": lambda x: torch.qr(x)[1],
-    "reshape": lambda x: x.t().reshape(-1) * torch.arange(9, device=x.device),
     "selu": torch.selu,
     "selu_": lambda x: torch.selu_(x * 1),
     "silu_backward": lambda x: torch.autograd.grad(torch.nn.functional.silu(x).sum(), x, create_graph=True)[0],
@@ -24,9 +23,6 @@ OPERATORS = {
     "std.dim": lambda x: x.std(0),
     "svd": lambda x: torch.svd(x)[1],
 }
-
-if torch.__version__.startswith("2.1."):
-    del OPERATORS["logdet"], OPERATORS["qr"]  # the gradients raise, and end the process, as on stock
 
 
 def false_warnings(caught):

@@ -6,7 +6,7 @@ import torch
 
 __all__ = ["install"]
 
-#: Operators of which torch_xla's kernel calls differentiable operators. `reshape` is one of releases before 2.2.
+#: Operators of which torch_xla's kernel calls differentiable operators.
 OPERATORS = (
     "cross",
     "diag",
@@ -14,7 +14,6 @@ OPERATORS = (
     "kl_div",
     "logdet",
     "qr",
-    "reshape",
     "selu",
     "selu_",
     "silu_backward",
