@@ -138,11 +138,9 @@ on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
   section "pin $1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler "patched-$1" --whole
 )
 
-on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
-  local part=()
+on_both_wheels() { # 'slow' or 'not slow'
   if [[ $1 == slow ]]; then
-    part=("${of_the_day[@]}")
-    section "$1: patched wheels" unoptimized in_environment patched "${part[@]}" -m "$1" tests/torch tests/ir
+    section "$1: patched wheels" unoptimized in_environment patched "${of_the_day[@]}" -m "$1" tests/torch tests/ir
   else
     section "$1: patched wheels, a third" in_environment patched "${third[@]}" -m "$1" tests/torch tests/ir
     [[ $CASTOFF_DAY == all ]] || section "$1: patched wheels, the rest without XLA's optimizations" \
@@ -150,7 +148,10 @@ on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must
   fi
   section "$1: stock wheels, what proves a difference must fail" \
     unoptimized in_environment stock -m "$1" --stock "${known[@]}" --tb=native tests/ir tests/torch
-  section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched "${part[@]}" -m "$1"
+}
+
+tpu_hlo_on_both_wheels() { # 'slow' or 'not slow'. No slow test of the TPU compiler must fail on stock wheels.
+  section "$1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler patched "${of_the_day[@]}" -m "$1"
   [[ $1 == slow ]] || section "$1: TPU HLO on v5e, v5p and v6e, stock wheels, what proves a difference must fail" \
     on_tpu_compiler stock -m "$1" --stock "${known[@]}"
 }
@@ -216,10 +217,15 @@ topics() {
   on_both_wheels 'not slow'
 }
 
+tpu_hlo() {
+  tpu_hlo_on_both_wheels 'not slow'
+}
+
 # ---- the rest of the default pin, for --all: functions that share nothing
 
 slow_tests() {
   on_both_wheels slow
+  tpu_hlo_on_both_wheels slow
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
     tests/torch/test_data_setter.py tests/ir/test_issue_3718.py
@@ -343,7 +349,7 @@ done
 section 'the TPU compiler: environment' make_compiler 2.9
 [[ -z $keep_going ]] || failed_sections=$work/failed
 # Some of it takes one core.
-lanes 2 topics house
+lanes 2 topics tpu_hlo house
 if [[ -n $all ]]; then
   # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
   lanes 2 other_pins slow_tests docs audits wheels costs tpus operators programs trainings upstream
