@@ -308,8 +308,9 @@ trainings() {
 }
 
 costs() {
-  local name
-  for name in unused_topics graph_identity exact_casts wide_weight_grad; do
+  local name names
+  names=$(.venv/bin/python tests/slices.py unused_topics graph_identity exact_casts wide_weight_grad)
+  for name in $names; do
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
       --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   done
