@@ -790,6 +790,17 @@ def test_refusals(step, reason):
     assert re.search(reason, text), text
 
 
+def test_who_keeps_new_tensors_is_looked_for_once(monkeypatch):
+    """An optimizer's first step keeps hundreds, and each look takes as long as Python has objects."""
+    from torch_xla._step_replay import capture
+
+    looked = []
+    monkeypatch.setattr(capture, "_keeper", lambda tensor: looked.append(tensor) or "")
+    training = Training(torch.optim.AdamW)
+    torch_xla.replay(training.step)(*batches(1)[0])
+    assert len(looked) == 1
+
+
 def test_a_refused_call_was_executed_as_it_is_written():
     x = torch.zeros(2, device=XLA)
 

@@ -463,7 +463,7 @@ class _After:
     def _find_kept(self, pending: dict[int, list[tuple]], destinations: list[tuple]) -> None:
         """Tensors that the step made and that something keeps."""
         known = {id(tensor) for tensor, _ in destinations}
-        kept = 0
+        kept: Optional[torch.Tensor] = None
         for tensor in runtime.all_objects(torch.Tensor)[0]:
             if id(tensor) in known or not _is_on_xla(tensor):
                 continue
@@ -471,9 +471,10 @@ class _After:
             if _XLAC._check_tensor_need_materialization([tensor])[0]:
                 number = _XLAC._xla_get_tensor_id(tensor)
                 if number not in pending:
-                    kept += 1
-                    self.traced.unsettled = f"a tensor of shape {tuple(tensor.shape)} is made and kept{_keeper(tensor)}"
+                    kept = tensor
                     pending[number] = [(tensor, ("kept", 0))]
+        if kept is not None:  # one of them: to find who refers to a tensor takes as long as there are objects
+            self.traced.unsettled = f"a tensor of shape {tuple(kept.shape)} is made and kept{_keeper(kept)}"
         if len(pending) != runtime.pending_total(self.before.device):
             self.unknown = True
             self.traced.unsettled = (
