@@ -79,9 +79,6 @@ RESULTS = {
     "residuals of lstsq": lambda at: torch.linalg.lstsq(at(A[..., :3]), at(A[..., 3:]), driver="gels"),
     "lstsq of vectors": lambda at: torch.linalg.lstsq(at(A.double()[..., :3]), at(A.double()[..., 3]), driver="gels"),
     "lstsq, ranks": lambda at: torch.linalg.lstsq(at(OF_RANKS), at(A[:, :4].double())),
-    "lstsq, ranks by rcond": lambda at: torch.linalg.lstsq(
-        at(torch.diag(torch.tensor([4.0, 1, 0]))), at(torch.ones(3)), rcond=0.5
-    ),
     "lstsq of zero": lambda at: torch.linalg.lstsq(at(torch.zeros(3, 2)), at(torch.ones(3, 1))),
     "cholesky_ex of zero": lambda at: torch.linalg.cholesky_ex(at(torch.zeros(1, 1))),
     "lu_factor_ex": lambda at: torch.linalg.lu_factor_ex(at(A)),
@@ -162,6 +159,14 @@ def test_values_and_gradients_are_those_of_the_cpu(name):
 def test_results_are_those_of_the_cpu(name):
     found = on_the_device(lambda: RESULTS[name](lambda t: t.to(DEVICE)))
     torch.testing.assert_close(on_the_cpu(found), on_the_cpu(RESULTS[name](lambda t: t)), equal_nan=True)
+
+
+@fails_on_stock
+def test_rank_by_rcond():
+    """torch's kernel for the CPU begins with columns that memory which it does not set tells."""
+    a = torch.diag(torch.tensor([4.0, 1, 0])).to(DEVICE)
+    found = on_the_device(lambda: torch.linalg.lstsq(a, torch.ones(3).to(DEVICE), rcond=0.5))
+    assert (found.solution.tolist(), found.rank.item()) == ([0.25, 0, 0], 1)
 
 
 @fails_on_stock

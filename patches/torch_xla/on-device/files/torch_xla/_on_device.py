@@ -168,7 +168,7 @@ class _Operator:
             result = self._answer(given)
             if result is not NotImplemented:
                 return result
-        return self._kept(*arguments, **named)
+        return self._kept(*given[: len(arguments)], **named)
 
     def _answer(self, arguments: tuple) -> Any:
         if not self._is_below_autograd:
