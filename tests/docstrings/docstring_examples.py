@@ -44,8 +44,10 @@ MODULES = (
     "torch.utils.checkpoint",
     "torch.utils.dlpack",
 )
-ELSEWHERE = ("cuda", "device", "xpu", "mps", "torch.distributed", "torch.compile", "profiler", "onnx", "jit.")
-ELSEWHERE += (".seed()", "set_default", "LongTensor(", "FloatTensor(")
+ELSEWHERE = (
+    *("cuda", "device", "xpu", "mps", "torch.distributed", "torch.compile", "profiler", "onnx", "jit."),
+    *(".seed()", "set_default", "LongTensor(", "FloatTensor("),
+)
 """Docstrings with one of these words are about something else than tensors of the process's device."""
 RANDOM = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
 UNINITIALIZED = {torch.empty, torch.empty_permuted, torch.empty_strided}
@@ -57,10 +59,16 @@ RANDOM_IN_PLACE = {
 INITIALIZERS = {torch.nn.init.kaiming_uniform_, torch.nn.init.normal_, torch.nn.init.uniform_}
 """Those of torch.nn.init that a mode sees; of the others it sees what they call."""
 FACTORIES = (_device_constructors() | {torch.from_numpy}) - RANDOM_LIKE
-NAMES = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "optim": torch.optim, "autograd": torch.autograd}
-NAMES |= {"Variable": torch.autograd.Variable, "Tensor": torch.Tensor, "tensor": torch.tensor}
-
-
+NAMES = {
+    "torch": torch,
+    "nn": torch.nn,
+    "F": torch.nn.functional,
+    "optim": torch.optim,
+    "autograd": torch.autograd,
+    "Variable": torch.autograd.Variable,
+    "Tensor": torch.Tensor,
+    "tensor": torch.tensor,
+}
 NOISE = 4e-4
 
 
