@@ -2,8 +2,8 @@
 #
 #   ci/relock.sh
 #
-# Renew the lock files: the newest versions, each with its hashes, for every CPython that they may
-# be installed in. They name no index: the installing machine uses its own.
+# Renew the lock files: the newest versions, each with the hashes of its wheels for Linux on x86-64, for every CPython
+# that they may be installed in. They name no index: the installing machine uses its own.
 #   ci/requirements.lock   the build and its tests, from ci/requirements.in
 #   ci/models.lock         the models that are audited, from ci/models.in
 #   ci/sign.lock           what signs releases, from ci/sign.in
@@ -16,12 +16,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
 lock() { # input, output, more options
   local input=$1 output=$2
   shift 2
-  .venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes \
-    --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
-    "$input" --output-file "$output" "$@"
+  .venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --format pylock.toml --quiet \
+    "$input" --output-file "$work/pylock.toml" "$@"
+  .venv/bin/python ci/hashes.py "$work/pylock.toml" >"$output"
 }
 
 relist() { # list of Debian's packages, a name=version a line
