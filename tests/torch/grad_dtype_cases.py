@@ -521,17 +521,29 @@ def outcomes():
 
 def recorded():
     """What stock torch 2.15 does."""
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
-    return {f"{case} {last}".lstrip(): outcome for case, lasts in record.items() for last, outcome in lasts.items()}
+    return {
+        f"{case} {middle} {last}".replace("  ", " "): outcome
+        for case, middles, row in json.loads(RECORD.read_text(encoding="utf-8"))
+        for middle in middles
+        for last, outcome in row.items()
+    }
+
+
+def _written(found):
+    """The text of the record: a line for each row of outcomes, by their last argument, and for whom it is the same."""
+    rows, same = {}, {}
+    for name, outcome in found.items():
+        case, *middle = name.split(" ")
+        *middle, last = middle
+        rows.setdefault((case, " ".join(middle)), {})[last] = outcome
+    for (case, middle), row in rows.items():
+        same.setdefault((case, json.dumps(row)), []).append(middle)
+    return "[" + ",\n".join(f'["{case}", {json.dumps(ms)}, {row}]' for (case, row), ms in same.items()) + "]\n"
 
 
 if __name__ == "__main__":
     found = outcomes()
     if "--write" in sys.argv:
-        record = {}
-        for case, outcome in found.items():
-            start, _, last = case.rpartition(" ")
-            record.setdefault(start, {})[last] = outcome
-        RECORD.write_text(json.dumps(record).replace("}, ", "},\n") + "\n", encoding="utf-8")
+        RECORD.write_text(_written(found), encoding="utf-8")
     else:
         print(json.dumps(found))
