@@ -341,7 +341,7 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
     folder: Path = (arguments.checkout or work / "torch").absolute()
     if arguments.checkout is None:
         checkout(pin, "torch", topics, folder, context)
-    without = {path for topic in topics if topic.hunks(pin.name) is None for path in topic.new_files()}
+    without = {path for topic in topics if not topic.hunks(pin.name) for path in topic.new_files()}
     tree = read_tree(folder, without, runner)
     check_listed(tree)
     stock, patched = (environment.absolute() / "bin/python" for environment in (arguments.stock, arguments.patched))

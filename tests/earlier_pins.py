@@ -3,8 +3,8 @@
 Which one depends on the case and on the day (tests/slices.py). A run builds two of the earlier pins, which this prints
 as a program: most of what a pin takes is compiling. A few weeks of days cover every case on every pin; with
 CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own
-files have changed lately (pins/<pin>*) runs every case; after a change of a topic's own part for a pin
-(hunks/<pin>.patch; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
+file has changed lately (pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin
+(a patch in hunks/ that names it; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
 """
 
 import functools
@@ -72,13 +72,13 @@ def changed_lately():
 
 
 def is_of_pin(pin, files):
-    """Whether one of the changed files is a pin's own."""
-    return any(re.fullmatch(rf"pins/{re.escape(pin)}[.-].*", file) for file in files)
+    """Whether a pin's own file is among the changed ones. Its locks are those of the TPU compiler."""
+    return f"pins/{pin}.toml" in files
 
 
 def topics_of_pin(pin, files):
     """The topics whose part for a pin is among the changed files."""
-    parts = re.compile(rf"patches/[^/]+/([^/]+)/(?:hunks/{re.escape(pin)}\.patch|.*_versions\.h)")
+    parts = re.compile(rf"patches/[^/]+/([^/]+)/(?:hunks/(?:.*\+)?{re.escape(pin)}(?:\+.*)?\.patch|.*_versions\.h)")
     return {match[1] for file in files if (match := parts.fullmatch(file))}
 
 

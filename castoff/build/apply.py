@@ -21,6 +21,7 @@ from pathlib import Path
 
 from castoff.core.errors import ApplyError
 from castoff.core.runner import Runner
+from castoff.model.hunks import text_of
 from castoff.model.topics import CPP_SUFFIXES, PYTHON_SUFFIXES, Topic
 
 _HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
@@ -162,10 +163,9 @@ def _try_topic(topic: Topic, pins: Sequence[str], target: _Target, runner: Runne
     new = _new_files(topic, wanted, target)
     fits = []
     for pin in pins:
-        patch = topic.hunks(pin)
-        if patch is None:
+        if not topic.hunks(pin):
             continue
-        hunks = _Hunks(topic, patch, target, runner)
+        hunks = _Hunks(topic, topic.hunks(pin), target, runner)
         trials = hunks.apply()
         if trials or hunks.skipped:
             fits.append(Fit(topic.key, pin, (*new, *trials), hunks.skipped))
@@ -240,15 +240,17 @@ def _new_files(topic: Topic, files: Mapping[str, Path], target: _Target) -> list
 
 
 def _apply_hunks(topic: Topic, pin: str, target: _Target, runner: Runner) -> list[Trial]:
-    return [trial for patch in topic.patches(pin) for trial in _Hunks(topic, patch, target, runner).apply()]
+    patches = topic.patches(pin)
+    return _Hunks(topic, patches, target, runner).apply() if patches else []
 
 
 class _Hunks:
-    """The hunks of one patch of a topic, tried on one wheel or checkout."""
+    """The hunks of a topic's patches, tried on one wheel or checkout."""
 
-    def __init__(self, topic: Topic, patch: Path, target: _Target, runner: Runner) -> None:
+    def __init__(self, topic: Topic, patches: Sequence[Path], target: _Target, runner: Runner) -> None:
         self._topic = topic
-        self._patch = patch
+        self._patches = patches
+        self._name = ", ".join(patch.name for patch in patches)
         self._target = target
         self._tree = target.tree
         self._runner = runner
@@ -258,16 +260,14 @@ class _Hunks:
         """Try every file, and change the tree only if all of them are clean."""
         listing = self._git("--numstat", "-z")
         if listing is None:
-            return [Trial(self._topic.key, self._patch.name, Outcome.CORRUPT, "git cannot read this patch")]
-        paths = [entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()]
+            return [Trial(self._topic.key, self._name, Outcome.CORRUPT, "git cannot read this patch")]
+        paths = list(dict.fromkeys(entry.split("\t", 2)[2] for entry in listing.split("\0") if entry.strip()))
         self.skipped = tuple(path for path in paths if not self._target.takes(path))
         trials = [self._try(path) for path in paths if path not in self.skipped]
         if any(trial.outcome is not Outcome.CLEAN for trial in trials):
             return trials
         if trials and self._git(*self._only([trial.path for trial in trials])) is None:
-            return [
-                self._trial(self._patch.name, Outcome.CORRUPT, "each of its files applies alone, but not all together")
-            ]
+            return [self._trial(self._name, Outcome.CORRUPT, "each of its files applies alone, but not all together")]
         return [trial if (self._tree / trial.path).exists() else self._removed(trial.path) for trial in trials]
 
     def _removed(self, path: str) -> Trial:
@@ -296,7 +296,7 @@ class _Hunks:
     def _git(self, *options: str) -> str | None:
         """Run `git apply`; return what it wrote, or None if it failed."""
         completed = self._runner.run(
-            ["git", "apply", "--whitespace=nowarn", *options, self._patch],
+            ["git", "apply", "--whitespace=nowarn", *options, *self._patches],
             name=f"apply-{self._topic.name}",
             cwd=self._tree,
             env=git_environment(self._tree),
@@ -307,7 +307,7 @@ class _Hunks:
     def _conflict(self, path: str) -> str:
         """Show the first hunk that does not match the file."""
         present = (self._tree / path).read_text(encoding="utf-8", errors="replace").splitlines()
-        for start, expected in _old_sides(self._patch.read_text(encoding="utf-8", errors="replace"), path):
+        for start, expected in _old_sides(text_of(self._patches).decode(errors="replace"), path):
             if not _occurs(expected, present):
                 at = _nearest(expected, present, start - 1)
                 there = "and the file has none of these lines"

@@ -74,7 +74,7 @@ def _pins(topic: Topic, _root: Path, pins: list[str]) -> Findings:
 
 def _hunks(topic: Topic, _root: Path, pins: list[str]) -> Findings:
     for pin in pins:
-        patches = [path for path in (topic.hunks(pin), topic.unproven_hunks(pin)) if path]
+        patches = topic.with_unproven(pin).patches(pin)
         for name, lines in (hunk for patch in patches for hunk in _hunks_of(patch)):
             added = sum(line.startswith("+") for line in lines)
             if added > MOST_ADDED:

@@ -15,12 +15,12 @@ from pydantic import ConfigDict, Field, model_validator
 
 from castoff.core.errors import TopicError
 from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique, wrong
+from castoff.model.hunks import UNPROVEN, patches_of, pins_of
 from castoff.model.pin import PROJECTS, Address
 
 PYTHON_SUFFIXES = (".py", ".pyi")
 CPP_SUFFIXES = (".cpp", ".h")
 
-_UNPROVEN = "hunks/unproven.patch"
 _TOPIC_NAME = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 _PIN_NAME = r"\d+\.\d+"
 
@@ -154,14 +154,13 @@ class Topic(TopicFile):
         root = self.folder / "files"
         return {path.relative_to(root).as_posix(): path for path in _files(root)}
 
-    def hunks(self, pin: str) -> Path | None:
-        """Return the patch of upstream's files on a pin, if there is one."""
-        path = self.folder / "hunks" / f"{pin}.patch"
-        return path if path.is_file() else None
+    def hunks(self, pin: str) -> tuple[Path, ...]:
+        """Return the patches of upstream's files on a pin."""
+        return patches_of(self.folder / "hunks", pin)
 
     def unproven_hunks(self, pin: str) -> Path | None:
         """Return the patch of upstream's C++ files on a pin that nobody has proven, if there is one."""
-        return self.folder / _UNPROVEN if pin in self.unproven else None
+        return self.folder / "hunks" / UNPROVEN if pin in self.unproven else None
 
     def with_unproven(self, pin: str) -> Topic:
         """Return the same topic, whose part of a checkout of a pin has the hunks that nobody has proven."""
@@ -169,8 +168,8 @@ class Topic(TopicFile):
 
     def patches(self, pin: str) -> tuple[Path, ...]:
         """Return the patches that make its part of a build or checkout of a pin."""
-        both = (self.hunks(pin), self.unproven_hunks(pin) if self.takes_unproven else None)
-        return tuple(path for path in both if path is not None)
+        unproven = self.unproven_hunks(pin) if self.takes_unproven else None
+        return (*self.hunks(pin), *([unproven] if unproven else []))
 
     def sources(self) -> tuple[Path, ...]:
         """Return the C++ files that are compiled into the overlay."""
@@ -327,20 +326,20 @@ def _check_files(topic: Topic) -> None:
                     str(path.relative_to(topic.folder)),
                     "Move or rename it.",
                 )
-    if (topic.folder / _UNPROVEN).is_file() != bool(topic.unproven):
+    if (topic.folder / "hunks" / UNPROVEN).is_file() != bool(topic.unproven):
         _fail(
             topic,
-            f"{_UNPROVEN} and the pins that it is for, as `unproven`, or neither",
+            f"hunks/{UNPROVEN} and the pins that it is for, as `unproven`, or neither",
             f"`unproven` is {list(topic.unproven)}",
             "Add what is missing, or remove the other.",
         )
     for path in _files(topic.folder / "hunks"):
-        if path != topic.folder / _UNPROVEN and path.stem not in topic.pins:
+        if path.name != UNPROVEN and not set(pins_of(path)) <= topic.pins.keys():
             _fail(
                 topic,
                 f"hunks/ has patches of {', '.join(topic.pins)}, the pins in topic.toml",
                 str(path.relative_to(topic.folder)),
-                "Name the patch after a pin, and the pin in topic.toml.",
+                "Name the patch after its pins, like 2.8+2.9.patch, and each pin in topic.toml.",
             )
     if topic.overlay != OverlayTable() and not topic.sources():
         _fail(topic, "C++ sources, since topic.toml has [overlay]", "none", "Add the sources or remove [overlay].")

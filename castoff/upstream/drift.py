@@ -28,6 +28,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.places import ROOT
 from castoff.core.runner import environment_for_tests
 from castoff.core.tools import tool
+from castoff.model.hunks import text_of
 from castoff.model.pin import DEFAULT_PIN, PROJECTS, Pin, load_pin, pin_names
 from castoff.model.topics import Topic, load_topics, named
 
@@ -276,8 +277,7 @@ def _number(version: str) -> tuple[int, int]:
 
 
 def _has_call_sites_in_cpp(topic: Topic, pin: str) -> bool:
-    hunks = topic.hunks(pin)
-    paths = _CALL_SITES.findall(hunks.read_bytes()) if hunks is not None else []
+    paths = _CALL_SITES.findall(text_of(topic.hunks(pin)))
     return any(path.decode().strip().endswith(CHECKOUT_ONLY_SUFFIXES) for path in paths)
 
 

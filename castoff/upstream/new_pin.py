@@ -37,6 +37,7 @@ from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
 from castoff.core.places import ROOT
 from castoff.formats.elf import defined_symbols, needed_versions, relocation_slots
+from castoff.model.hunks import parts_of, text_of, with_pin, write
 from castoff.model.pin import Pin, load_pin, pair_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
 from castoff.upstream.drift import best_pins
@@ -323,7 +324,7 @@ def _apply(pin: Pin, topics: Sequence[Topic], bases: Mapping[str, BaseWheel], fo
             found.hand += [f"  {trial.path}: {trial.detail}" for trial in failed]
         else:
             _check_required(topic, topics, pin, found)
-            nearest = next((one for one in order[topic.key] if topic.hunks(one) is not None), None)
+            nearest = next((one for one in order[topic.key] if topic.hunks(one)), None)
             if found.fits[topic.key].pin != nearest:
                 taken = found.fits[topic.key].pin
                 found.hand.append(
@@ -466,21 +467,19 @@ def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
             rows = "".join(f'  "{name}",\n' for name in own)
             text = f'{text.rstrip()}\n\n[overlay."{pin}"]\ninterpose = [\n{rows}]\n'
         fit = found.fits[topic.key]
-        source = topic.hunks(fit.pin) if fit.pin is not None else None
-        hunks = topic.folder / "hunks" / f"{pin}.patch"
-        proven = python_hunks(source.read_text(encoding="utf-8")) if source is not None else ""
-        if proven and not hunks.exists():
-            hunks.parent.mkdir(exist_ok=True)
-            hunks.write_text(proven, encoding="utf-8")
-            written.append(hunks)
+        proven = python_hunks(text_of(topic.hunks(fit.pin))) if fit.pin is not None else b""
+        if proven and not topic.hunks(pin):
+            folder = topic.folder / "hunks"
+            wanted = with_pin(folder, pin, proven)
+            written += [folder / name for name in write(folder, wanted) if name in wanted]
     path.write_text(text, encoding="utf-8")
     return [one.relative_to(root).as_posix() for one in written]
 
 
-def python_hunks(patch: str) -> str:
+def python_hunks(patch: bytes) -> bytes:
     """Return the part of a patch that a wheel can prove: the hunks on Python files."""
-    parts = re.split(r"(?m)^(?=diff --git )", patch)
-    return "".join(part for part in parts if part.partition("\n")[0].endswith(PYTHON_SUFFIXES))
+    suffixes = tuple(suffix.encode() for suffix in PYTHON_SUFFIXES)
+    return b"".join(part for part in parts_of(patch) if part.partition(b"\n")[0].endswith(suffixes))
 
 
 def _with_pin(text: str, pin: str, state: str) -> str:

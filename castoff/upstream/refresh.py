@@ -18,6 +18,7 @@ from pathlib import Path
 from castoff.build.apply import CHECKOUT_ONLY_SUFFIXES
 from castoff.core.context import Context
 from castoff.core.errors import CheckoutError
+from castoff.model.hunks import UNPROVEN, with_pin
 from castoff.model.topics import CPP_SUFFIXES, PYTHON_SUFFIXES, Topic
 from castoff.upstream.checkout import TopicCommit, message_of, topic_commits
 from castoff.upstream.repository import Change, Repository
@@ -26,7 +27,6 @@ from castoff.upstream.source_tree import IDENTITY
 _PLAIN = "100644"
 _MOST_CONTEXT = 50
 _OLD_LINES = re.compile(r"(?m)^@@ -(\d+)(?:,(\d+))? ")
-_INDEX_LINE = re.compile(rb"(?m)^index [0-9a-f]+\.\.[0-9a-f]+ [0-7]+\n")  # `git apply` does not use them without --3way
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,13 @@ class _Edited:
             target = new / "files" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             self._repository.read(trees[0], path, target)
-        patch = new / "hunks" / f"{self._own.pin}.patch"
-        if hunks:
-            patch.parent.mkdir(parents=True)
-            patch.write_bytes(b"".join(self._hunks_of(path, trees[0]) for path in hunks))
-        self._check_round_trip(files, new, patch, trees[0])
-        changed = _replace(self._topic, new, patch)
+        patch = self._scratch / f"{self._own.pin}.patch"
+        patch.write_bytes(b"".join(self._hunks_of(path, trees[0]) for path in hunks))
+        self._check_round_trip(files, new, patch if hunks else None, trees[0])
+        for name, text in with_pin(self._topic.folder / "hunks", self._own.pin, patch.read_bytes()).items():
+            (new / "hunks").mkdir(parents=True, exist_ok=True)
+            (new / "hunks" / name).write_bytes(text)
+        changed = _replace(self._topic, new)
         self._commit(trees)
         return Refreshed(self._topic.key, tuple(files), tuple(hunks), tuple(changed), self._head)
 
@@ -217,16 +218,16 @@ class _Edited:
             if b"\nGIT binary patch\n" in diff or b"\nBinary files " in diff:
                 break
             if all(_places(block, before) == 1 for block in _old_sides(diff)):
-                return _INDEX_LINE.sub(b"", diff, count=1)
+                return diff
         raise _error(
             f"{path} cannot become hunks", "text in which the context of each change is unique", "another change"
         )
 
-    def _check_round_trip(self, files: Sequence[str], new: Path, patch: Path, tree: str) -> None:
+    def _check_round_trip(self, files: Sequence[str], new: Path, patch: Path | None, tree: str) -> None:
         """Check that the new topic, applied to the tree under it, gives the edited tree."""
         repository = self._repository
         made: str | None = repository.one("rev-parse", f"{self._parent}^{{tree}}")
-        if patch.is_file():
+        if patch is not None:
             made = repository.with_patch(self._parent, patch)
         if made is not None:
             with repository.index(made) as index:
@@ -299,10 +300,11 @@ def _places(block: list[bytes], lines: list[bytes]) -> int:
     return sum(lines[at : at + len(block)] == block for at in range(len(lines) - len(block) + 1))
 
 
-def _replace(topic: Topic, new: Path, patch: Path) -> list[str]:
+def _replace(topic: Topic, new: Path) -> list[str]:
     """Write the new files and hunks, each by one rename; return the files that changed."""
     wanted = {path.relative_to(new): path for path in sorted(new.rglob("*")) if path.is_file()}
-    present = {Path("files", path) for path in topic.new_files()} | {Path("hunks", patch.name)}
+    patches = {path.name for path in (topic.folder / "hunks").glob("*.patch")} - {UNPROVEN}
+    present = {Path("files", path) for path in topic.new_files()} | {Path("hunks", name) for name in patches}
     changed = []
     for relative, source in wanted.items():
         target = topic.folder / relative

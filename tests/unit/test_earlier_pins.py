@@ -94,8 +94,9 @@ def test_every_case_of_what_has_changed(pins):
 
 def test_what_has_changed(pins):
     files = [
-        "pins/2.8-tpu.lock",
-        "patches/torch/grad-dtype/hunks/2.6.patch",
+        "pins/2.7-tpu.lock",
+        "pins/2.8.toml",
+        "patches/torch/grad-dtype/hunks/2.6+2.7.patch",
         "patches/torch_xla/wide-weight-grad/files/torch_xla/csrc/castoff/wide_weight_grad_versions.h",
         "patches/torch_xla/values/files/torch_xla/csrc/castoff/values.cpp",
     ]

@@ -64,7 +64,7 @@ def test_a_pin_is_filled_in_and_builds(newer: Tree, console: Console) -> None:
     assert topics[0].overlay_symbols("2.10") == topics[0].overlay_symbols("2.9")
     assert topics[0].overlay_symbols("2.10").exports == ("castoff_commit",)
     assert result["topics"] == {"torch/answer": "applies", "torch_xla/xla": "applies"}
-    assert "patches/torch/answer/hunks/2.10.patch" in result["written"]
+    assert "patches/torch/answer/hunks/2.9+2.10.patch" in result["written"]
     assert any(row.startswith("the tests") for row in result["hand"])
     assert any(row.startswith("docs/pins.md") for row in result["hand"])
     build(Request("cpu", "2.10", None, (), newer.root / "dist", verify_install=False, root=newer.root), console)
@@ -176,7 +176,7 @@ def test_what_there_is_no_wheel_of(newer: Tree) -> None:
 
 def test_a_wheel_proves_the_python_hunks_only() -> None:
     parts = [
-        f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n"
+        f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n".encode()
         for path in ("x.py", "y.cpp", "z.pyi")
     ]
-    assert python_hunks("".join(parts)) == parts[0] + parts[2]
+    assert python_hunks(b"".join(parts)) == parts[0] + parts[2]
