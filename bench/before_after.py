@@ -11,6 +11,7 @@ pytorch/xla#3718 is made anew as well, at the document's end.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import subprocess
@@ -36,7 +37,7 @@ BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write
 END_2_1 = "<!-- before and after on 2.1: end -->"
 SECTION = re.compile(
     r"## \[`[^`]+`\]\(\.\./(?P<topic>[^)]+)\)(?: \(\d+\))?\n\n(?P<title>.*?)\n\n```python\n(?P<program>.*?)\n```\n\n"
-    r"Stock:\n```\n(?P<stock>.*?)\n```\n\ncastoff:\n```\n(?P<patched>.*?)\n```",
+    r"```diff\n(?P<printed>.*?)\n```",
     re.DOTALL,
 )
 EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
@@ -74,27 +75,28 @@ class Example:
         """Read a section of the document, as `section` wrote it."""
         match = SECTION.fullmatch(section.strip())
         assert match is not None, f"{DOCUMENT.name} has a section of another form:\n{section}"
-        return cls(Path(match["topic"]), match["title"], match["program"], match["stock"], match["patched"])
+        lines = match["printed"].split("\n")
+        stock, patched = ("\n".join(line[1:] for line in lines if not line.startswith(other)) for other in "+-")
+        return cls(Path(match["topic"]), match["title"], match["program"], stock, patched)
 
     def section(self, number: int) -> str:
         """Its section of the document: the `number`th of its topic's."""
         more = f" ({number})" if number > 1 else ""
-        return f"## [`{self.topic.name}`](../{self.topic}){more}\n\n{self.whole()}"
+        return f"## [`{self.topic.name}`](../{self.topic}){more}\n\n{self.compared()}"
+
+    def compared(self) -> str:
+        """The program and what it printed: lines of both wheels once."""
+        stock, patched = self.stock.split("\n"), self.patched.split("\n")
+        _, _, _, *lines = difflib.unified_diff(stock, patched, n=len(stock), lineterm="")
+        printed = "\n".join(line.rstrip() for line in lines)
+        return f"{self._shown()}\n\n```diff\n{printed}\n```"
 
     def whole(self) -> str:
-        """The program and its IR, before and after."""
-        fence = "```"
-        return "\n".join(
-            [
-                self.title,
-                "",
-                f"{fence}python\n{self.program}\n{fence}",
-                "",
-                f"Stock:\n{fence}\n{self.stock}\n{fence}",
-                "",
-                f"castoff:\n{fence}\n{self.patched}\n{fence}",
-            ]
-        )
+        """The program and what it printed, before and after."""
+        return f"{self._shown()}\n\nStock:\n```\n{self.stock}\n```\n\ncastoff:\n```\n{self.patched}\n```"
+
+    def _shown(self) -> str:
+        return f"{self.title}\n\n```python\n{self.program}\n```"
 
     def row(self, number: int) -> str:
         """The line of the table: what only stock printed, and what only castoff did."""
@@ -116,8 +118,10 @@ def cell(lines: Counter[str]) -> str:
 
 def document(examples: list[Example], on_2_1: str) -> str:
     """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
-    head = "# Before and after\n\nEach topic's program, and its IR under stock wheels and under castoff's. "
-    head += f"Made by `bench/before_after.py --write`.\n\n{table(examples)}\n\n"
+    head = (
+        "# Before and after\n\nEach topic's program, and what it prints: `-` under stock wheels, `+` under castoff's, "
+    )
+    head += f"the rest under both. Made by `bench/before_after.py --write`.\n\n{table(examples)}\n\n"
     return (
         head
         + "\n\n".join(
@@ -197,7 +201,7 @@ def main(
         examples.sort(key=lambda example: (example.topic.name, example.topic / "example.py"))
     if stock_2_1 and patched_2_1:
         [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1, {})
-        on_2_1 = f"{BEGIN_2_1}\n\n{example.whole()}\n\n{END_2_1}"
+        on_2_1 = f"{BEGIN_2_1}\n\n{example.compared()}\n\n{END_2_1}"
     else:
         present = DOCUMENT.read_text()
         on_2_1 = present[present.index(BEGIN_2_1) : present.index(END_2_1) + len(END_2_1)]
