@@ -164,7 +164,6 @@ def cast_of(number: int, at: int, graph: Graph | None, conversion: Conversion, r
         number: Its number in the report.
         at: The number of its graph.
         graph: The graph; None on the meta device, where there is none.
-        conversion: The conversion.
         records: The operations of the step, by number.
     """
     record = records.get(conversion.record or 0)

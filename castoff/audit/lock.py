@@ -19,20 +19,12 @@ _ABOUT = "# phase | module | from → to | exactness | reason | operation | how 
 
 
 def lock_text(report: Report) -> str:
-    """Return the lock file of a report.
-
-    Args:
-        report: The audit of the step.
-    """
+    """Return the lock file of a report."""
     return "\n".join([FIRST_LINE, _ABOUT, *_lines(report)]) + "\n"
 
 
 def lock_differences(path: Path, report: Report) -> list[str]:
     """Return the lines in which a step differs from its lock file: "-" that the file has, "+" that the step has.
-
-    Args:
-        path: The lock file.
-        report: The audit of the step.
 
     Raises:
         OSError: The file cannot be read.

@@ -210,12 +210,6 @@ class _Results:
     def of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
         """Return the result of an operation.
 
-        Args:
-            func: The operation.
-            args: Its arguments.
-            kwargs: Its arguments by keyword.
-            given: The tensors among both.
-
         Raises:
             Exception: Any exception of the operation.
         """

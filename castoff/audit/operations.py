@@ -52,11 +52,7 @@ Handler = Callable[[Record, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Operations:
-    """Records the operations that run within ``noted``.
-
-    Args:
-        handler: Runs each.
-    """
+    """Records the operations that run within ``noted``."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -269,7 +265,6 @@ def _of_the_engine(
     node that is not the derivative of a conversion, counts as the engine's: few formulas make their own.
 
     Args:
-        records: The operations.
         copies: The dtypes before and after and the shape of each conversion in a backward.
         casts: What the engine recorded; None if it records nothing.
     """

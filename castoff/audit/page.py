@@ -32,7 +32,6 @@ def page(program: str, reports: Mapping[str, Report], trials: Sequence[Trial] = 
     IR and HLO are left out, and the page says so, if it would have more than LIMIT bytes with them.
 
     Args:
-        program: What was audited.
         reports: The reports by their wheels: "here", and "stock" if there is one.
         trials: What settings remove that were tried.
     """

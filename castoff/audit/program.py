@@ -121,12 +121,10 @@ def audit_program(
     """Audit a user's function.
 
     Args:
-        request: The request of the user.
         pin: The pin of the stock wheels and the TPU compiler.
         compare_stock: Whether to do the same with stock wheels.
         stock_python: The Python of an environment with stock wheels; one is made if None.
         indexes: Package indexes to fetch stock wheels from, besides pip's own.
-        context: The cache, the runner and the console.
 
     Returns:
         The report by its wheels: "here", and "stock" if requested.
@@ -156,10 +154,8 @@ def try_settings(request: Request, report: Report, pin: Pin, context: Context) -
     """Audit a user's function again with each setting that its report advises.
 
     Args:
-        request: The request of the user.
         report: The report without these settings.
         pin: The pin of the environment that is made if there is none.
-        context: The cache, the runner and the console.
 
     Returns:
         What each setting removes. A setting with which the step fails says so in its trial.

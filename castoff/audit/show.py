@@ -45,13 +45,9 @@ def show(
     Args:
         program: The program, as the user named it.
         reports: The reports by their wheels: "here", and "stock" if there is one.
-        max_casts: The highest number of casts.
-        forbid: The forbidden kinds.
         lock: The lock file to compare with; None for none.
-        files: The files to write.
         everything: Whether to show conversions from and to integers.
         trials: What settings remove that were tried.
-        console: Shows it.
 
     Returns:
         The violations of the limits.
@@ -104,12 +100,8 @@ def show_meta(
 
     Args:
         program: The program, as the user named it.
-        found: The report: meta.schema.json describes it.
-        max_casts: The highest number of casts.
-        forbid: The forbidden kinds.
         lock: The lock file to compare with; None for none.
         files: The files to write; no page.
-        console: Shows it.
 
     Returns:
         The violations of the limits.

@@ -66,10 +66,7 @@ def apply_topics(topics: Sequence[Topic], pin: str, wheel: Path, tree: Path, run
 
     Args:
         topics: The topics of the wheel's project, in order.
-        pin: The pin's name.
-        wheel: The upstream wheel.
         tree: An empty folder to work in.
-        runner: Runs git.
 
     Returns:
         The members that change and those that are new.
@@ -103,9 +100,6 @@ def apply_to_checkout(topic: Topic, pin: str, tree: Path, runner: Runner) -> tup
 
     Args:
         topic: The topic; those that it requires are already in the checkout.
-        pin: The pin's name.
-        tree: The checkout.
-        runner: Runs git.
 
     Returns:
         The files that it has changed or added.
@@ -146,7 +140,6 @@ def try_topics(
         pins: For each topic's full name, the pins whose hunks to try, best first.
         source: A wheel, or the folder of a checkout.
         tree: An empty folder to work in.
-        runner: Runs git.
 
     Returns:
         How each of them fits.

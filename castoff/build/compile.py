@@ -148,9 +148,7 @@ def unpack_torch(base: BaseWheel, pin: Pin, cache: Cache) -> TorchTree:
     """Unpack the part of the torch wheel that compiling and checking need, once for each wheel.
 
     Args:
-        base: The upstream torch wheel.
         pin: The pin, whose ABI must be the wheel's.
-        cache: Where it is kept.
 
     Raises:
         CompileError: The wheel's C++ ABI is not the pin's.
@@ -224,10 +222,6 @@ def compile_overlays(
     Args:
         projects: "torch" or "torch_xla", or both.
         topics: The topics of the build, all projects', in order.
-        pin: The pin.
-        torch: What to compile against.
-        compiler: What to compile with.
-        context: The cache, the runner and the console.
 
     Returns:
         The overlays by project; none for a project without C++ sources.

@@ -40,10 +40,7 @@ def examine(root: Path, python: Interpreter, require_tpu: bool, context: Context
     """Examine an environment.
 
     Args:
-        root: Castoff's tree.
-        python: The Python of the environment.
         require_tpu: Whether a missing TPU is a fault.
-        context: The cache, the runner and the console.
 
     Returns:
         Whether there are no problems, and the findings.

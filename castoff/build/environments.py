@@ -66,8 +66,6 @@ class Environments:
         """Return the Python of an environment, made first if need be.
 
         Args:
-            kind: Which one.
-            pin: The pin.
             folder: Where to make it, a folder that does not exist; in the cache if None, and taken from there.
             dist: The folder of the patched wheels; by default dist/<pin>-cpu, or -tpu.
 
@@ -128,7 +126,6 @@ class Environments:
         """Return the Python of an environment with the stock wheels of a pin, and what tests need.
 
         Args:
-            pin: The pin.
             interpreter: The CPython that it is to have.
             only: By project, the hash of the one wheel to accept of those that the pin has.
             folder: Where to make it, if not in the cache.
@@ -154,7 +151,6 @@ class Environments:
         """Return the Python of an environment with the stock wheels of a pin, and what they require.
 
         Args:
-            pin: The pin.
             interpreter: The CPython that it is to have.
             only: By project, the hash of the one wheel to accept of those that the pin has.
         """
@@ -168,7 +164,6 @@ class Environments:
         """Return the Python of the environment that has the TPU compiler of a pin.
 
         Args:
-            pin: The pin.
             folder: Where to make it, if not in the cache.
             topology: The TPUs to compile for, if their generation has a compiler of its own.
 
@@ -270,7 +265,6 @@ def program_python(python: str | None, pin: Pin, context: Context) -> Interprete
     Args:
         python: What the user named; else the active environment is taken if it has torch_xla, else one of dist/.
         pin: The pin whose wheels in dist/ are meant.
-        context: The means of the command.
 
     Raises:
         MachineError: There is none, and no wheels to make one of.

@@ -66,7 +66,6 @@ def file_sha256(path: Path, advance: Advance = no_advance) -> str:
     """Return a file's sha256.
 
     Args:
-        path: The file.
         advance: Called with the progress.
     """
     digest = hashlib.sha256()
@@ -97,11 +96,8 @@ def fetch_wheel(
     """Return an upstream wheel, from the cache or downloaded.
 
     Args:
-        pin: The pin.
-        project: "torch" or "torch_xla".
         python: The CPython version that it is for.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
         only: The hash of the only wheel to accept; any of the pin's if None.
 
     Raises:
@@ -126,10 +122,8 @@ def fetch_wheels(
     """Return the upstream wheels of a pin, by project.
 
     Args:
-        pin: The pin.
         python: The CPython version that they are for.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
         only: By project, the hash of the only wheel to accept; any of the pin's if there is none.
 
     Raises:
@@ -148,10 +142,8 @@ def fetch_libtpu(pin: Pin, python: str, *, indexes: Sequence[str], context: Cont
     """Return the wheel of the pin's libtpu, from the cache or downloaded.
 
     Args:
-        pin: The pin.
         python: The CPython version that it is for.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
 
     Raises:
         PinError: The pin has no libtpu for that CPython.
@@ -167,9 +159,7 @@ def fetch_release(release: Release, *, indexes: Sequence[str], context: Context)
     """Return a wheel that is in no pin yet, by the hash that the package index states.
 
     Args:
-        release: The wheel.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
 
     Raises:
         FetchError: It is not in the cache and cannot be downloaded.

@@ -67,7 +67,6 @@ def upstream_environment(
         requires: What they require, ``requirements`` of them and of the pin.
         interpreter: The CPython that it is to have.
         indexes: Package indexes besides pip's own.
-        context: The means of the command.
 
     Raises:
         MachineError: There is no such CPython.
@@ -106,12 +105,10 @@ def make_environment(
     """Return the Python of an environment, made first if it is not there.
 
     Args:
-        kind: The kind of environment.
         parts: What it is made of; with its kind and its CPython they are its key in the cache.
         interpreter: The CPython that it is to have.
         about: What is in it, for a person.
         fill: Told its Python, and a function that runs `uv pip install`; installs what is to be in it.
-        context: The means of the command.
         folder: Where to make it; None for the cache.
 
     Raises:
@@ -172,7 +169,6 @@ def copy_environment(source: Path, target: Path) -> None:
     """Copy what is installed in an environment into an empty one, by hard links.
 
     Args:
-        source: The Python of the one.
         target: The Python of the other, of the same interpreter.
     """
     one, other = source.parents[1], target.parents[1]
@@ -199,9 +195,7 @@ def lay_wheel(wheel: Path, base: Path, python: Path) -> None:
     """Make of an installed wheel another one that differs in some files: as if that one had been installed.
 
     Args:
-        wheel: The wheel to be installed.
         base: The one that is.
-        python: The Python of the environment.
 
     Raises:
         MachineError: The wheel has scripts or data, which go elsewhere.

@@ -18,7 +18,6 @@ def kernels_in(python: str, runner: Runner) -> Kernels:
 
     Args:
         python: The Python of an environment with castoff's torch_xla.
-        runner: Runs it.
 
     Raises:
         MachineError: It has no castoff, or its topics are off.

@@ -59,11 +59,7 @@ def wheels_key(
     """Return one hash over all inputs of the wheels.
 
     Args:
-        pin: The pin.
-        version: The version of castoff.
         topics: The topics in them, in order.
-        overlays: The compiled overlays.
-        bases: The upstream wheels.
     """
     parts = [pin.name, version, *(base.pinned.sha256 for base in bases), *(overlay.key for overlay in overlays)]
     parts += [f"{topic.key} {topic.content_hash(pin.name)}" for topic in topics]
@@ -184,7 +180,6 @@ def install_line(target: str, projects: Sequence[str]) -> str:
     """Return the command that installs an output folder, from within it.
 
     Args:
-        target: The target.
         projects: The projects whose wheels are in it.
     """
     packages = " ".join([*projects, "libtpu"] if target == "tpu" else projects)

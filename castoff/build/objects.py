@@ -133,8 +133,6 @@ def make_libraries(
     """Compile what is not in the cache and link, everything in one run of ninja.
 
     Args:
-        libraries: The libraries to build.
-        compiler: The C++ compiler.
         folder: An empty folder of the cache, for intermediate files.
         context: Its cache keeps the objects.
         precompile: The common header may be compiled first; GCC's form of it. The objects are the same either way.

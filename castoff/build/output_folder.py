@@ -81,7 +81,6 @@ def publish(folder: Path, target: Path) -> None:
 
     Args:
         folder: The finished folder; afterwards this path is the old one, or nothing.
-        target: The folder to replace.
     """
     for path in folder.iterdir():
         _to_disk(path)

@@ -46,11 +46,9 @@ def find_release(
     """Return the newest wheel that the package index has, or None if it has none.
 
     Args:
-        project: The project.
         versions: Which versions, such as "==2.8.*".
         python: The CPython version, such as "3.11".
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
         only_index: The only index to use instead.
 
     Raises:

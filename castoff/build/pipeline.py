@@ -62,10 +62,6 @@ def build(request: Request, console: Console) -> Path:
 def build_wheels(request: Request, console: Console) -> Plan:
     """Build the patched wheels.
 
-    Args:
-        request: What the user wants.
-        console: Reports progress.
-
     Returns:
         The plan, which has the output folder.
 

@@ -54,10 +54,6 @@ class Plan:
 def plan_build(request: Request, runner: Runner) -> Plan:
     """Decide everything that can be decided without a wheel.
 
-    Args:
-        request: What the user wants.
-        runner: Runs the interpreter to get its version.
-
     Raises:
         CastoffError: Something is wrong with the machine, the pin, the topics or the changelog.
     """

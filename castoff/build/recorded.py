@@ -84,12 +84,9 @@ def verify_folder(
     """Check wheels that were built before, by their manifest.
 
     Args:
-        folder: The output folder.
         python: The path of a CPython to install them with, or None to find one.
         indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
         install: Whether to install and import them.
-        console: Reports progress.
-        root: The tree with the pins.
 
     Raises:
         CastoffError: What is wrong with them.

@@ -48,13 +48,10 @@ def repack(
     """Write a patched wheel.
 
     Args:
-        base: The upstream wheel.
         version: The version of the new one.
         applied: Its Python files with the topics.
         requires: Requirements besides those of upstream's wheel.
         overlay: Its overlay, if it has one.
-        folder: The folder for the wheel.
-        console: Shows progress.
 
     Returns:
         The wheel.
@@ -96,7 +93,6 @@ def wheel_name(base: str, version: str) -> str:
 
     Args:
         base: The name of the wheel it is made from.
-        version: The new version.
     """
     name, _, tags = base.split("-", 2)
     return f"{name}-{version}-{tags}"

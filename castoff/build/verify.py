@@ -78,13 +78,10 @@ def verify_all(
     """Check everything that was built.
 
     Args:
-        wheels: The wheels.
         overlays: The overlays in them, by project.
         torch: The headers and libraries of upstream's torch.
-        pin: The pin.
         interpreter: The CPython to install the wheels with.
         install: Whether to install and import them.
-        context: The cache, the runner and the console.
 
     Raises:
         VerifyError: What is wrong with them.
@@ -101,9 +98,6 @@ def verify_all(
 
 def verify_structure(wheel: PatchedWheel) -> None:
     """Check that a wheel is complete and differs from upstream's only in the declared members.
-
-    Args:
-        wheel: The wheel.
 
     Raises:
         VerifyError: It is incomplete, or another member differs.
@@ -199,7 +193,6 @@ def verify_overlay(overlay: Overlay, torch: TorchTree, platform: str) -> None:
     """Check the symbols that an overlay needs and exports.
 
     Args:
-        overlay: The overlay.
         torch: The torch that it was compiled against.
         platform: The platform tag of the wheel.
 
@@ -239,7 +232,6 @@ def newer_than(symbols: Sequence[VersionedSymbol], platform: str) -> list[Versio
     """Return the symbols that a system with a platform tag may lack.
 
     Args:
-        symbols: The symbols.
         platform: The platform tag, such as "manylinux_2_28_x86_64".
     """
     policy = policies().get_policy_by_name(platform)
@@ -269,9 +261,7 @@ def verify_installed(
     Args:
         wheels: The wheels of torch and torch_xla.
         overlay: The overlay of torch, if it has one.
-        torch: The unpacked torch wheel.
         interpreter: The CPython to install them with.
-        context: The cache, the runner and the console.
 
     Raises:
         VerifyError: They do not install or import, or an interposition does not take effect.

@@ -18,12 +18,7 @@ from castoff.core.errors import INTERNAL_EXIT_CODE, INTERRUPTED_EXIT_CODE, Casto
 
 @contextmanager
 def boundary(console: Console, *, stopped: str = "stopped") -> Iterator[Console]:
-    """Turn every error into output and an exit code.
-
-    Args:
-        console: Shows the errors.
-        stopped: What to say after Ctrl-C.
-    """
+    """Turn every error into output and an exit code."""
     try:
         yield console
     except CastoffError as error:

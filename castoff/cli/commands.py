@@ -15,10 +15,7 @@ def command(app: typer.Typer, name: str, example: str, *, more: str = "") -> Cal
     """Make a command of a function: its --help is the example, then the function's docstring.
 
     Args:
-        app: The group.
-        name: The command's name.
         example: A command line, as a user types it.
-        more: Text below the docstring's.
     """
 
     def register(function: Function) -> Function:

@@ -25,9 +25,6 @@ def build_in_container(
     """Make the builder if it does not exist, run `castoff build` in it, and return its exit status.
 
     Args:
-        root: castoff's tree.
-        arguments: The arguments of `castoff build`.
-        engine: The container engine.
         network: This machine's package index and certificates.
         base: The image to start from; the Dockerfile's own if not given.
 
@@ -85,11 +82,7 @@ def builder_job(
     """Return the run of `castoff build` in the builder: as the calling user, on this machine's tree and caches.
 
     Args:
-        root: castoff's tree.
-        tag: The builder.
-        arguments: The arguments of `castoff build`.
         network: This machine's package index and certificates.
-        environment: The environment variables.
     """
     variables, volumes = network.for_run()
     arguments, places = absolute_out(arguments)

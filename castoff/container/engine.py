@@ -47,12 +47,7 @@ class Engine:
         return [self.path, "image", "inspect", tag]
 
     def run(self, job: Job, container: str) -> list[list[str]]:
-        """Return the commands that run a program in a new container; the last one removes it.
-
-        Args:
-            job: The program.
-            container: A name for the container.
-        """
+        """Return the commands that run a program in a new container; the last one removes it."""
         # Where root inside is the calling user, run as root; podman can keep the ids as they are.
         user, group = (0, 0) if self.rootless and self.name != "podman" else job.user
         options = ["--user", f"{user}:{group}"]
@@ -146,9 +141,7 @@ def carry_out(command: Sequence[str], variables: Mapping[str, str] | None = None
     """Run a command of an engine, its output to standard error, and return its exit status.
 
     Args:
-        command: The command.
         variables: What is added to the environment.
-        quiet: Show nothing of its output.
     """
     environment: dict[str, str] = {**os.environ, **(variables or {})}
     out = subprocess.DEVNULL if quiet else None

@@ -62,7 +62,6 @@ def machine_network(environment: Mapping[str, str], listing: str | None = None) 
     """Return the settings with which this machine reaches a package index.
 
     Args:
-        environment: The environment variables.
         listing: The output of `pip config list`; of the running Python's pip if not given.
     """
     settings = pip_settings(_ask_pip() if listing is None else listing)

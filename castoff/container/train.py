@@ -40,9 +40,7 @@ def make_image(
     """Build the training image of an output folder and return its name.
 
     Args:
-        root: castoff's tree.
         dist: The output folder, such as dist/2.9-tpu.
-        engine: The container engine.
         network: This machine's package index and certificates.
         tag: The image's name; castoff-train:<pin>-<target> if not given.
         base: The image to start from; the Dockerfile's own if not given.

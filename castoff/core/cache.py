@@ -40,7 +40,6 @@ class Cache:
     """The cache's folder and its locks.
 
     Args:
-        root: The folder; made when needed.
         console: Reports that another build is being waited for.
     """
 
@@ -105,9 +104,6 @@ class Cache:
         """Provide an empty folder on the cache's file system, and remove it afterwards.
 
         The caller holds the lock of the same name, so whatever is there was left by a killed build.
-
-        Args:
-            name: The folder's name.
         """
         folder = self.root / "tmp" / name
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +118,6 @@ class Cache:
 
         Args:
             folder: The folder, one of this cache's.
-            name: The name of its lock.
             make: Fills the empty folder that it is given.
         """
         if folder.is_dir():
@@ -141,18 +136,12 @@ class Cache:
 
         Args:
             folder: Its path in the cache, whose lock the caller holds.
-            filled: The finished folder.
         """
         folder.parent.mkdir(parents=True, exist_ok=True)
         filled.rename(folder)
 
     def keep_file(self, path: Path, finished: Path) -> None:
-        """Move a finished file, which is on the cache's file system, into the cache, which may have it already.
-
-        Args:
-            path: Its path in the cache.
-            finished: The file.
-        """
+        """Move a finished file, which is on the cache's file system, into the cache, which may have it already."""
         path.parent.mkdir(parents=True, exist_ok=True)
         finished.replace(path)
 
@@ -160,8 +149,6 @@ class Cache:
         """Remove what was not used for longest from a folder of the cache.
 
         Args:
-            folder: The folder.
-            most: How many entries stay.
             unused: For how many seconds what goes must have been unused.
         """
         entries = []
@@ -189,11 +176,7 @@ class Cache:
         return sorted(found, key=lambda entry: (entry.kind, entry.used))
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry.
-
-        Args:
-            entry: One of this cache's.
-        """
+        """Remove an entry."""
         if entry.path.is_dir() and not entry.path.is_symlink():
             shutil.rmtree(entry.path, ignore_errors=True)
         else:
@@ -201,11 +184,7 @@ class Cache:
 
 
 def sizes(entries: list[Entry]) -> dict[str, int]:
-    """Return the bytes on the disk of each kind of entry; what several hard links share counts once, for the first.
-
-    Args:
-        entries: Entries of one cache.
-    """
+    """Return the bytes on the disk of each kind of entry; what several hard links share counts once, for the first."""
     seen: set[tuple[int, int]] = set()
     found: dict[str, int] = {}
     for entry in entries:

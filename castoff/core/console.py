@@ -60,7 +60,6 @@ class Console:
         """Report a stage: that it began, and how long it took.
 
         Args:
-            name: The stage's short name.
             about: What it does, for a person.
         """
         self._event({"event": "step", "name": name, "about": about, "state": "start"})
@@ -74,9 +73,6 @@ class Console:
     @contextmanager
     def progress(self, about: str) -> Iterator[Advance]:
         """Show the progress of a long transfer, on a terminal.
-
-        Args:
-            about: What is being moved.
 
         Yields:
             The function to call with the bytes done and the bytes in total.
@@ -109,7 +105,6 @@ class Console:
         """Write the result of the command.
 
         Args:
-            text: For a person.
             data: The same for a program.
         """
         if self._json:
@@ -121,9 +116,6 @@ class Console:
         """Write a table as the result; without rows, only the text below it.
 
         Args:
-            columns: The columns' titles.
-            rows: The cells of each row.
-            below: The text below the table.
             data: The same for a program.
         """
         if not rows:

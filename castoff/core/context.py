@@ -26,11 +26,7 @@ class Context:
 
 @contextmanager
 def command_context(console: Console) -> Iterator[Context]:
-    """Provide the context of a command that builds nothing. Its logs are kept if it fails: the error names them.
-
-    Args:
-        console: Reports to the user.
-    """
+    """Provide the context of a command that builds nothing. Its logs are kept if it fails: the error names them."""
     logs = Path(tempfile.mkdtemp(prefix="castoff-logs-"))
     yield Context(Cache(cache_root(), console), Runner(logs, console), console)
     shutil.rmtree(logs)

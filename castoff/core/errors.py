@@ -22,9 +22,6 @@ class CastoffError(Exception):
     """An error that the user can understand and correct.
 
     Args:
-        summary: One line: what went wrong.
-        expected: What was expected.
-        found: What was found instead.
         next_step: What to do, as a command if there is one.
     """
 
@@ -230,10 +227,6 @@ _STORAGE_NEXT_STEPS = {
 
 def full_disk(output: str, program: str) -> StorageError | None:
     """Return the StorageError that a failed program's output amounts to.
-
-    Args:
-        output: What it wrote.
-        program: Its name.
 
     Returns:
         The error to show, or None where it says nothing of a full disk.

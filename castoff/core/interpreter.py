@@ -51,7 +51,6 @@ def find_interpreter(request: str | None, runner: Runner, supported: Sequence[st
 
     Args:
         request: A version such as "3.12", the path of an interpreter, or None for the running one.
-        runner: Runs the interpreter to ask it what it is.
         supported: Versions, oldest first. If the running one is none of them, None means the newest
             of them that is on this machine.
 

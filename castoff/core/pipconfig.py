@@ -27,9 +27,6 @@ _UV_INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA
 def pip_settings(listing: str) -> dict[str, str]:
     """Return pip's settings for installing.
 
-    Args:
-        listing: What `pip config list` prints.
-
     Returns:
         The settings by name, without section; the environment's over those of `pip install` over
         the global ones.
@@ -49,8 +46,6 @@ def uv_environment(settings: Mapping[str, str], environment: Mapping[str, str], 
     """Return the environment to run uv in.
 
     Args:
-        settings: pip's settings.
-        environment: The present environment.
         has_uv_config: Whether the user has a configuration file of uv.
     """
     result = dict(environment)
@@ -89,11 +84,7 @@ def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def current_uv_environment(runner: Runner) -> dict[str, str]:
-    """Return the environment to run uv in, from this machine's configuration.
-
-    Args:
-        runner: Runs `pip config list`.
-    """
+    """Return the environment to run uv in, from this machine's configuration."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
     listing = runner.run(command, name="pip-config").output
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")

@@ -49,7 +49,6 @@ class Runner:
 
     Args:
         logs: The folder for the logs; made when first needed.
-        console: Reports each command.
     """
 
     def __init__(self, logs: Path, console: Console) -> None:

@@ -30,8 +30,6 @@ def wrong(expected: str, found: str, key: str = "") -> PydanticCustomError:
     """Return the error of a validator.
 
     Args:
-        expected: What was expected.
-        found: What it is.
         key: The key at fault, for validators of a whole table.
     """
     return PydanticCustomError("wrong", "{expected}", {"expected": expected, "found": found, "key": key})
@@ -41,7 +39,6 @@ def matching(pattern: str, expected: str) -> AfterValidator:
     """Return the check that a whole string matches a pattern.
 
     Args:
-        pattern: The regular expression.
         expected: What a correct string looks like, for the message.
     """
 
@@ -69,7 +66,6 @@ def read_toml(path: Path, model: type[M], error: type[CastoffError]) -> M:
     """Read a TOML file.
 
     Args:
-        path: The file.
         model: What it must be.
         error: The class of error to raise.
 
@@ -96,7 +92,6 @@ def fail(path: Path, error: type[CastoffError], problems: list[tuple[str, str, s
     """Raise the error of a file.
 
     Args:
-        path: The file.
         error: The class of error to raise.
         problems: For each wrong key its name, what was expected and what was found.
     """

@@ -78,10 +78,6 @@ def needed_libraries(path: Path) -> tuple[str, ...]:
 def relocation_slots(path: Path, names: Collection[str]) -> dict[str, tuple[int, ...]]:
     """Return the places of a shared library that the loader fills with the addresses of symbols.
 
-    Args:
-        path: The library.
-        names: The symbols to look for.
-
     Returns:
         For each name the offsets of its slots from the library's load address.
     """

@@ -73,7 +73,6 @@ def splice(
 
     Args:
         source: The zip file to start from.
-        target: The zip file to write.
         contents: The contents of changed and new members, by their names in the target. New ones come
             last, in the order of their names.
         renames: New names of members, by their old ones.

@@ -110,7 +110,6 @@ def replaced_version(metadata: bytes, version: str) -> bytes:
 
     Args:
         metadata: The METADATA before.
-        version: The new version.
     """
     head, separator, body = metadata.partition(b"\n\n")
     head, count = re.subn(rb"(?m)^Version: [^\r\n]*", b"Version: " + version.encode(), head)
@@ -119,12 +118,7 @@ def replaced_version(metadata: bytes, version: str) -> bytes:
 
 
 def replaced_version_module(source: bytes, version: str) -> bytes:
-    """Return a ``version.py`` with another ``__version__``.
-
-    Args:
-        source: The module before.
-        version: The new version.
-    """
+    """Return a ``version.py`` with another ``__version__``."""
     source, count = re.subn(
         rb"(?m)^__version__ = (['\"])[^'\"\r\n]*\1", b"__version__ = '%s'" % version.encode(), source
     )

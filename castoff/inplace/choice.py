@@ -13,10 +13,7 @@ def left_out(root: Path, pin: str, only: Collection[str], without: Collection[st
     """Return the topics of a pin that are to be off.
 
     Args:
-        root: The tree with the topics.
-        pin: The name of the pin.
         only: The topics to be on, with those that they require; all but those in ``without`` if empty.
-        without: The topics to be off.
 
     Raises:
         InstallError: There is no such topic on that pin, or one that stays on requires one that is to be off.

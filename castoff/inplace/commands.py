@@ -74,10 +74,7 @@ def install(
     """Make of the stock wheels of an environment the patched ones.
 
     Args:
-        target: The environment.
         deltas: What there is to install, newest pin first.
-        folder: The folder of their files.
-        console: Reports progress.
         left_out: Gives the topics of a pin that are to be off by default; as they are, or all on, if None.
 
     Raises:
@@ -112,10 +109,6 @@ def install(
 
 def uninstall(target: Target, console: Console) -> Result:
     """Put back the stock files, byte by byte.
-
-    Args:
-        target: The environment.
-        console: Reports progress.
 
     Raises:
         InstallError: castoff was not installed by `castoff install`.

@@ -66,9 +66,7 @@ def make_package(request: Request, pins: Sequence[str], console: Console) -> Pac
     """Build castoff's package.
 
     Args:
-        request: What the user wants.
         pins: The names of the pins whose overlays go into it.
-        console: Reports progress.
 
     Returns:
         It, and what went in.

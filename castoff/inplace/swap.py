@@ -64,7 +64,6 @@ def locked(folder: Path, console: Console) -> Iterator[None]:
     """Let one process at a time change a folder; no file of the lock is left behind.
 
     Args:
-        folder: The folder.
         console: Reports that another process is being waited for.
     """
     path = folder / f"{KEPT}.lock"
@@ -121,10 +120,8 @@ def replace_files(
     """Replace files. The caller holds the lock, and there is no journal.
 
     Args:
-        folder: The folder.
         changes: For each package the contents of its files, by their paths in the folder.
         guard: The file that is replaced last, and until then raises an error.
-        warning: The guard's contents until then.
         about: What is put in, for the journal.
 
     Raises:
@@ -172,7 +169,6 @@ def restore(folder: Path, packages: frozenset[str]) -> None:
     """Put back what was there. The caller holds the lock, and all files were replaced.
 
     Args:
-        folder: The folder.
         packages: Those to put back; of others the kept files are forgotten, since something else replaced them.
     """
     journal = read_journal(folder)

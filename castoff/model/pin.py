@@ -284,7 +284,6 @@ class Pin(PinFile):
         """Return the wheels of a project that a build for one CPython may start from.
 
         Args:
-            project: "torch" or "torch_xla".
             python: The CPython version, such as "3.11".
             only: The hash of the only wheel to accept; any of them if None.
 

@@ -46,9 +46,6 @@ class Status:
 def read_status(root: Path) -> Status:
     """Read the topics' states.
 
-    Args:
-        root: The tree with pins and patches.
-
     Raises:
         TopicError: A topic is malformed, or does not name one of the pins.
     """

@@ -276,7 +276,6 @@ def registry(topics: Sequence[Topic], project: str) -> str:
 
     Args:
         topics: The topics of the build, all projects', in order.
-        project: "torch" or "torch_xla".
     """
     switched = [topic for topic in topics if topic.name not in ALWAYS_ON]
     own = [topic for topic in switched if topic.project == project]

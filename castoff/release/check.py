@@ -35,9 +35,6 @@ class Checked:
 def check_release(folder: Path) -> Checked:
     """Check a release.
 
-    Args:
-        folder: Its folder.
-
     Raises:
         VerifyError: The first problem found, with the name of the file.
     """

@@ -52,7 +52,6 @@ def write_index(folder: Path, wheels: Sequence[ReleasedWheel]) -> None:
 
     Args:
         folder: The release, whose wheels are there.
-        wheels: Its wheels.
     """
     projects: dict[str, list[_File]] = {}
     for wheel in sorted(wheels, key=lambda wheel: wheel.path.name):

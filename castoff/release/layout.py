@@ -58,7 +58,6 @@ def write_sums(folder: Path, known: Mapping[str, str]) -> None:
     """Write the hashes of all files.
 
     Args:
-        folder: The release.
         known: Hashes that were found before, by path.
     """
     lines = [f"{known.get(name) or file_sha256(folder / name)}  {name}\n" for name in released_files(folder)]

@@ -114,12 +114,8 @@ def statement(
     """Return the provenance of a release.
 
     Args:
-        subject: Its wheels.
-        inputs: What they were made from.
-        asked: What the user asked for.
         tools: What made them besides castoff.
         builder: The URI of who made it.
-        version: The version of castoff.
     """
     definition = BuildDefinition(
         external_parameters=asked, internal_parameters=tools, resolved_dependencies=tuple(inputs)

@@ -24,8 +24,6 @@ def sbom(wheels: Sequence[ReleasedWheel], version: str, released: date) -> str:
     """Return the bill of materials as JSON: the same text for the same wheels.
 
     Args:
-        wheels: The wheels of the release.
-        version: The version of castoff.
         released: The date of the release.
     """
     root = Component(name="castoff", type=ComponentType.APPLICATION, version=version, bom_ref=f"castoff {version}")
@@ -74,12 +72,7 @@ def _pedigree(base: Input, name: str, topics: Sequence[str]) -> Pedigree:
 
 
 def _required(file: str, metadata: Mapping[str, Message]) -> list[str]:
-    """Return which wheels of this very release a wheel requires: torch_xla its torch, for the same CPython.
-
-    Args:
-        file: The name of its file.
-        metadata: Of every wheel, by file.
-    """
+    """Return which wheels of this very release a wheel requires: torch_xla its torch, for the same CPython."""
     lines = metadata[file].get_all("Requires-Dist", [])
     exact = {
         (canonicalize_name(wanted.name), str(wanted.specifier).removeprefix("==")) for wanted in map(Requirement, lines)

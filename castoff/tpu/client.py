@@ -73,7 +73,6 @@ class TpuCompiler:
 
     Args:
         python: The Python of the compiler's environment; see ``castoff.tpu.environment``.
-        cache: The folder of the results.
     """
 
     def __init__(self, python: Path, cache: Path) -> None:

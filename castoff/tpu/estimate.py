@@ -84,7 +84,6 @@ def estimate(hlo: str, branch: Choice = max) -> Estimate:
     """Return what a program takes by the TPU compiler's estimates.
 
     Args:
-        hlo: Its optimised HLO.
         branch: Of a choice that branch counts whose cycles this function chooses.
 
     Raises:

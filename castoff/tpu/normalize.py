@@ -22,9 +22,6 @@ def normalize(text: str) -> str:
 
     Values are numbered in the order in which they are used first. Prefetches, copies and bitcasts are
     left out; a fusion within a fusion counts as part of the outer one.
-
-    Args:
-        text: Optimised HLO.
     """
     return _Writer(parse_hlo(text)).write()
 

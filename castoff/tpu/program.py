@@ -82,7 +82,6 @@ def parse_request(target: str, topology: str, calls: int, options: Sequence[str]
 
     Args:
         target: "program.py:function".
-        topology: The TPU topology.
         calls: How often to call the function.
         options: Options of the compiler, each "name=value".
 
@@ -112,7 +111,6 @@ def parse_target(target: str, error: type[CastoffError]) -> tuple[Path, str]:
     """Read "program.py:function".
 
     Args:
-        target: The argument.
         error: The error to raise if it is malformed, or there is no such file.
     """
     match = _TARGET.fullmatch(target)
@@ -138,12 +136,10 @@ def compile_program(
     """Trace a user's function and compile what it computes for a TPU.
 
     Args:
-        request: The request of the user.
         pin: The pin whose TPU compiler it is.
         python: The Python of the user's environment; if None the active one, or else one with the wheels in dist/.
         compare_stock: Whether to do the same under stock wheels.
         indexes: Package indexes to fetch stock wheels from, besides pip's own.
-        context: The cache, the runner and the console.
 
     Returns:
         The step by the wheels that made it: "here", and "stock" if requested.
@@ -278,8 +274,6 @@ def fault_of(completed: Completed, error: type[CastoffError], summary: str) -> C
 
     Args:
         completed: The script, which failed; see ``castoff.tpu.trace.fault``.
-        error: The class of the error.
-        summary: What failed.
     """
     if completed.returncode == trace.BAD_PROGRAM:
         for line in reversed(completed.output.splitlines()):  # libraries may write at the end of a process

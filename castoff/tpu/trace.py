@@ -202,10 +202,6 @@ def _frames() -> list[tuple[str, str, int]]:
 def function_of(program: str, name: str) -> Callable[[], object]:
     """Run a program and return a function of it.
 
-    Args:
-        program: Its file.
-        name: The function's name.
-
     Raises:
         ImportError: It is no Python file.
         AttributeError: It has no such function.

@@ -72,11 +72,8 @@ def checkout(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, cont
     """Make a checkout.
 
     Args:
-        pin: The pin.
-        project: "torch" or "torch_xla".
         topics: The topics of the pin's builds, all projects', in order.
         folder: A folder that is empty or does not exist.
-        context: The cache, the runner and the console.
 
     Returns:
         Where upstream's tree came from.
@@ -121,11 +118,7 @@ def update(pin: Pin, project: str, topics: Sequence[Topic], folder: Path, contex
     Files that no changed topic changes keep their times, so that a build there compiles only what changed.
 
     Args:
-        pin: The pin.
-        project: "torch" or "torch_xla".
         topics: The topics of the pin's builds, all projects', in order.
-        folder: The checkout.
-        context: The cache, the runner and the console.
 
     Raises:
         CheckoutError: It is edited, or not a checkout of this pin. It is unchanged.

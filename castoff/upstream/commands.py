@@ -24,11 +24,6 @@ def update_checkout(
     """Make a checkout of a project, or bring the one that is there up to date with the topics.
 
     Args:
-        pin_name: The pin's name.
-        project: "torch" or "torch_xla".
-        folder: Its folder.
-        console: Reports progress.
-        root: The tree with pins and patches.
         unproven: Whether it has the hunks on C++ that nobody has proven, too.
 
     Raises:
@@ -50,11 +45,6 @@ def make_checkout(
     """Make a checkout of a project, and print its folder.
 
     Args:
-        pin_name: The pin's name.
-        project: "torch" or "torch_xla".
-        folder: Its folder.
-        console: Reports progress.
-        root: The tree with pins and patches.
         unproven: Whether it gets the hunks on C++ that nobody has proven, too.
 
     Raises:
@@ -80,12 +70,6 @@ def _topics(root: Path, pin: str, unproven: bool) -> tuple[Topic, ...]:
 
 def refresh_topic(name: str, folder: Path, console: Console, root: Path = ROOT) -> None:
     """Write an edited checkout back into a topic, and print what changed.
-
-    Args:
-        name: The topic.
-        folder: The checkout.
-        console: Reports progress.
-        root: The tree with patches.
 
     Raises:
         CastoffError: It cannot be written back. The topic is unchanged.
@@ -125,8 +109,6 @@ def compare_upstream_tests(
         known: A folder where the outcomes on stock wheels are kept for the next comparison.
         whole: Whether to run all suites, and not only the quick ones.
         indexes: Package indexes to fetch upstream's wheels from, besides pip's own.
-        console: Reports progress.
-        root: The tree with pins and patches.
 
     Raises:
         UpstreamTestsError: A test has different outcomes on the two.

@@ -149,7 +149,6 @@ def newer_upstream(
         project: The project whose ref it is.
         pins: The pins, the newest last.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
 
     Raises:
         CheckoutError: The folder is not a tree of torch or torch_xla.
@@ -256,7 +255,6 @@ def best_pins(topic: Topic, version: str | None, *, whole: bool) -> list[str]:
     """Return the pins whose hunks of a topic to try, best first.
 
     Args:
-        topic: The topic.
         version: The version of the tree, if it is known.
         whole: Whether the tree has C++ too: then hunks with C++ call sites come first.
     """
@@ -286,8 +284,6 @@ def fits(topics: Sequence[Topic], newer: Newer, context: Context) -> dict[str, F
 
     Args:
         topics: The topics, in order.
-        newer: The newer upstream.
-        context: The cache, the runner and the console.
 
     Returns:
         For each topic of the upstream's projects, how it fits.
@@ -308,10 +304,7 @@ def make_environment(version: str, folder: Path, root: Path, indexes: Sequence[s
 
     Args:
         version: The release of torch. torch_xla of the same release is installed if there is one.
-        folder: The folder of the environment.
-        root: The tree with the lock file.
         indexes: Package indexes that go before those in pip's configuration.
-        context: The cache, the runner and the console.
 
     Raises:
         FetchError: They are not available.
@@ -346,10 +339,7 @@ def run_tests(topic: Topic, python: Path, root: Path, context: Context) -> tuple
     """Run a topic's tests on stock wheels of a newer release.
 
     Args:
-        topic: The topic.
         python: The interpreter of an environment that has them.
-        root: The tree with the tests.
-        context: The cache, the runner and the console.
     """
     with context.cache.lock("drift-tests"), context.cache.scratch("drift-tests") as scratch:
         return tuple(_run_file(file, python, root, scratch, context) for file in topic.tests)
@@ -372,12 +362,7 @@ def _run_file(file: str, python: Path, root: Path, scratch: Path, context: Conte
 
 
 def read_stock_report(file: str, report: Path) -> Tested:
-    """Return the outcomes in a report of ``pytest --stock``.
-
-    Args:
-        file: The file of tests.
-        report: The report in JUnit's format.
-    """
+    """Return the outcomes in a report of ``pytest --stock``."""
     arrived = absent = broken = 0
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own pytest wrote it
         for child in case:
@@ -398,10 +383,7 @@ def drift(
 
     Args:
         topics: The topics, in order.
-        newer: The newer upstream.
         python: The interpreter of an environment with stock wheels of it, or None to run no tests.
-        root: The tree with the tests.
-        context: The cache, the runner and the console.
     """
     fitting = fits(topics, newer, context)
     found = []
@@ -441,8 +423,6 @@ def show_drift(
         python: The interpreter of an environment with stock wheels of that release; one is made if not given.
         tests: Whether to run tests at all.
         indexes: Package indexes to use besides those in pip's configuration.
-        console: Reports progress.
-        root: The tree with pins, patches and tests.
 
     Returns:
         Whether no topic needs manual work.

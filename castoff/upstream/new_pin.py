@@ -72,7 +72,6 @@ def new_pin(name: str, *, indexes: Sequence[str], console: Console, root: Path =
     Args:
         name: Its name, such as "2.8".
         indexes: Package indexes to use besides those in pip's configuration.
-        console: Reports progress.
         root: The tree with pins and patches; both are written to.
 
     Raises:
@@ -116,10 +115,8 @@ def pin_text(name: str, model: Pin, indexes: Sequence[str], context: Context) ->
     """Return the text of a pins file, and what needs manual work in it.
 
     Args:
-        name: The pin's name.
         model: A pin to take repositories and indexes from.
         indexes: Package indexes to use besides those in pip's configuration.
-        context: The cache, the runner and the console.
 
     Raises:
         PinError: The package index does not have such a pair of releases.
@@ -448,14 +445,7 @@ def _verify(overlay: Overlay, torch: TorchTree, pin: Pin, found: Found) -> None:
 
 
 def write_topic(topic: Topic, pin: str, found: Found, root: Path) -> list[str]:
-    """Write the results into a topic; return the files that were written.
-
-    Args:
-        topic: The topic.
-        pin: The pin's name.
-        found: The results.
-        root: The tree.
-    """
+    """Write the results into a topic; return the files that were written."""
     path = topic.folder / "topic.toml"
     text = path.read_text(encoding="utf-8")
     state = found.states[topic.key]

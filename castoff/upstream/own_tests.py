@@ -140,7 +140,6 @@ class Runs:
     Args:
         tests: The folder ``test`` of a checkout.
         tools: The folder with the pytest to use.
-        runner: Runs it.
     """
 
     def __init__(self, tests: Path, tools: Path, runner: Runner) -> None:
@@ -161,8 +160,6 @@ class Runs:
         """Run tests; return their outcomes.
 
         Args:
-            python: The environment's interpreter.
-            arguments: pytest's arguments.
             workers: How many tests to run at once; 0 for one after the other in one process.
             seconds: The time limit.
             none_is_well: Whether no such test is accepted.
@@ -202,7 +199,6 @@ def install_tools(python: Path, context: Context) -> Path:
 
     Args:
         python: The interpreter that is to import it.
-        context: The cache, the runner and the console.
 
     Raises:
         FetchError: It is not available.
@@ -243,9 +239,6 @@ def compare(
     Args:
         stock: The interpreter of the environment with the stock wheels.
         patched: The interpreter of the one with the patched wheels.
-        suites: The suites to run.
-        runs: Runs it.
-        console: Reports the outcome of each suite.
         known: A folder where the outcomes on stock wheels are kept for the next comparison.
         workers: How many tests to run at once.
         seconds: The time limit of a suite.

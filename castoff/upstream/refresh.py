@@ -45,9 +45,6 @@ def refresh(name: str, folder: Path, topics: Sequence[Topic], context: Context) 
 
     Args:
         name: The topic, as "project/name", or "name" if the checkout has one of that name.
-        folder: The checkout.
-        topics: All topics.
-        context: The cache, the runner and the console.
 
     Returns:
         The changes of the topic.

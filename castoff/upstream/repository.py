@@ -25,12 +25,7 @@ class Change:
 
 
 class Repository:
-    """A repository.
-
-    Args:
-        folder: Its top folder.
-        runner: Runs git.
-    """
+    """A repository."""
 
     def __init__(self, folder: Path, runner: Runner) -> None:
         self.folder = folder

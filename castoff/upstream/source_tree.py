@@ -47,8 +47,6 @@ def upstream_tree(project: str, upstream: Upstream, folder: Path, context: Conte
     """Make an empty folder a git repository whose one commit is the pinned upstream tree.
 
     Args:
-        project: "torch" or "torch_xla".
-        upstream: The release.
         folder: An empty folder.
         context: The cache, the runner and the console; the source package is kept in the cache.
 
@@ -189,7 +187,6 @@ def source_list(package: SourcePackage, mirrors: list[str]) -> str:
     """Return a list of apt sources for a package.
 
     Args:
-        package: The package.
         mirrors: The mirrors to take it from.
     """
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

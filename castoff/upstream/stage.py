@@ -309,10 +309,7 @@ def run_test(path: str, tree: Path, python: Path, context: Context) -> TestRun:
     """Run one of the staged test files as upstream does.
 
     Args:
-        path: The file.
-        tree: The checkout.
         python: The interpreter of an environment with torch.
-        context: The cache, the runner and the console.
     """
     device = {"PJRT_DEVICE": "CPU"} if (tree / "torch_xla").is_dir() else {}
     said = "".join(f"{name}={value} " for name, value in device.items())
@@ -346,7 +343,6 @@ def stage(
     """Turn a topic into what upstream would merge, and print where it is.
 
     Args:
-        name: The topic.
         onto: The folder of a checkout, whose HEAD it goes onto (below castoff's own commits, if it has
             them), or a ref of upstream's repository.
         out: The folder for the patches and the pull request's text.
@@ -356,8 +352,6 @@ def stage(
         stock: The interpreter of one without the topic, where the tests must fail; not tried if not given.
         compile_cpp: Whether to compile the staged C++ against the headers of the torch in ``python``.
         push: The remote to push the branch to, if at all.
-        console: Reports progress.
-        root: The tree with pins and patches.
 
     Raises:
         CastoffError: It cannot be staged. No branch was made and nothing was pushed.
@@ -643,9 +637,7 @@ def pull_request(one: Staged, number: int, count: int, version: str) -> str:
     """Return the text of a pull request.
 
     Args:
-        one: The staged topic.
         number: Its place in the stack, from 1.
-        count: How many there are.
         version: The release that it is staged onto.
     """
     recipe = one.recipe

@@ -27,10 +27,8 @@ def conform(tree: Path, new: Sequence[str], changed: Sequence[str], context: Con
     """Give files upstream's format and lint them, by the settings in its tree.
 
     Args:
-        tree: The checkout.
         new: The new files, which are formatted whole.
         changed: Upstream's files, of which only the changed lines count.
-        context: The cache, the runner and the console.
 
     Yields:
         Notes on what was done and what was not.
