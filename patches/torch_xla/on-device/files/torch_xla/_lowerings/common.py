@@ -60,6 +60,10 @@ def integral(x: Tensor) -> bool:
     return not x.is_floating_point() and not x.is_complex()
 
 
+def wide_of(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def as_floating(x: Tensor) -> Tensor:
     return x.to(torch.get_default_dtype()) if integral(x) else x
 

@@ -1,8 +1,9 @@
 """Pooling that torch_xla's lowerings do not cover: by gathering the windows."""
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import torch
@@ -46,7 +47,12 @@ def adaptive_avg_pool(x: Tensor, output: Sequence[int]) -> Tensor:
     return x
 
 
-def _adaptive_avg_pool_backward(grad: Tensor, x: Tensor, dims: int) -> Tensor:
+def _of_dimensions(pool: Callable) -> tuple[Callable, Callable]:
+    """The functions of two and of three dimensions of one that takes their number first."""
+    return functools.partial(pool, 2), functools.partial(pool, 3)
+
+
+def _adaptive_avg_pool_backward(dims: int, grad: Tensor, x: Tensor) -> Tensor:
     output = grad.shape[-dims:]
     if not x.is_floating_point() or 0 in x.shape[1:]:
         return NotImplemented
@@ -61,12 +67,7 @@ def _adaptive_avg_pool_backward(grad: Tensor, x: Tensor, dims: int) -> Tensor:
     return grad
 
 
-def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
-    return _adaptive_avg_pool_backward(grad, x, 2)
-
-
-def adaptive_avg_pool3d_backward(grad: Tensor, x: Tensor) -> Tensor:
-    return _adaptive_avg_pool_backward(grad, x, 3)
+adaptive_avg_pool2d_backward, adaptive_avg_pool3d_backward = _of_dimensions(_adaptive_avg_pool_backward)
 
 
 # ---- maxima
@@ -114,7 +115,7 @@ def _spread(values: Sequence[int], n: int) -> list[int]:
     return values * n if len(values) == 1 else values
 
 
-def _pooled(x: Tensor, n: int, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
+def _pooled(n: int, x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
     kernel, padding, dilation = (_spread(v, n) for v in (kernel, padding, dilation))
     stride = _spread(stride, n) if len(stride) else kernel
     if x.dim() not in (n + 1, n + 2) or 0 in x.shape or not (x.is_floating_point() or x.dtype == torch.int64):
@@ -134,38 +135,27 @@ def _pooled(x: Tensor, n: int, kernel, stride, padding, dilation, ceil_mode: boo
     return _largest(x, places, inside)
 
 
-def max_pool2d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
-    return _pooled(x, 2, kernel, stride, padding, dilation, ceil_mode)
+max_pool2d, max_pool3d = _of_dimensions(_pooled)
 
 
-def max_pool3d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> tuple[Tensor, Tensor]:
-    return _pooled(x, 3, kernel, stride, padding, dilation, ceil_mode)
+def dilated_max_pool2d(*arguments) -> Tensor:
+    return torch.ops.aten.max_pool2d_with_indices(*arguments)[0]
 
 
-def dilated_max_pool2d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> Tensor:
-    return torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)[0]
+def dilated_max_pool3d(*arguments) -> Tensor:
+    return torch.ops.aten.max_pool3d_with_indices(*arguments)[0]
 
 
-def dilated_max_pool3d(x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool) -> Tensor:
-    return torch.ops.aten.max_pool3d_with_indices(x, kernel, stride, padding, dilation, ceil_mode)[0]
-
-
-def _at_the_maxima(grad: Tensor, x: Tensor, index: Tensor, n: int) -> Tensor:
+def _at_the_maxima(n: int, grad: Tensor, x: Tensor, *options) -> Tensor:
+    """The index of each maximum is the last of the operators' options."""
+    index = options[-1]
     leading, elements = x.shape[: x.dim() - n], math.prod(x.shape[-n:])
     zeros = grad.new_zeros([*leading, elements])
     return zeros.scatter_add(-1, index.flatten(-n), grad.flatten(-n)).reshape(x.shape)
 
 
-def max_pool2d_backward(
-    grad: Tensor, x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool, index: Tensor
-) -> Tensor:
-    return _at_the_maxima(grad, x, index, 2)
-
-
-def max_pool3d_backward(
-    grad: Tensor, x: Tensor, kernel, stride, padding, dilation, ceil_mode: bool, index: Tensor
-) -> Tensor:
-    return _at_the_maxima(grad, x, index, 3)
+max_pool2d_backward, max_pool3d_backward = _of_dimensions(_at_the_maxima)
+fractional_max_pool2d_backward, fractional_max_pool3d_backward = max_pool2d_backward, max_pool3d_backward
 
 
 def adaptive_max_pool(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -176,12 +166,11 @@ def adaptive_max_pool(x: Tensor, output: Sequence[int]) -> tuple[Tensor, Tensor]
     return _largest(x, [f[0] for f in found], [f[1] for f in found])
 
 
-def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, index: Tensor) -> Tensor:
-    return NotImplemented if 0 in x.shape or 0 in grad.shape else _at_the_maxima(grad, x, index, 2)
+def _at_adaptive_maxima(n: int, grad: Tensor, x: Tensor, index: Tensor) -> Tensor:
+    return NotImplemented if 0 in x.shape or 0 in grad.shape else _at_the_maxima(n, grad, x, index)
 
 
-def adaptive_max_pool3d_backward(grad: Tensor, x: Tensor, index: Tensor) -> Tensor:
-    return NotImplemented if 0 in x.shape or 0 in grad.shape else _at_the_maxima(grad, x, index, 3)
+adaptive_max_pool2d_backward, adaptive_max_pool3d_backward = _of_dimensions(_at_adaptive_maxima)
 
 
 def _fractional_starts(samples: Tensor, size: int, output: int, kernel: int) -> Tensor:
@@ -235,18 +224,10 @@ def fractional_max_pool3d(x: Tensor, kernel, output, samples: Tensor) -> tuple[T
     return _fractional(x, kernel, output, samples, (0, 1, 2))
 
 
-def fractional_max_pool2d_backward(grad: Tensor, x: Tensor, kernel, output, index: Tensor) -> Tensor:
-    return _at_the_maxima(grad, x, index, 2)
-
-
-def fractional_max_pool3d_backward(grad: Tensor, x: Tensor, kernel, output, index: Tensor) -> Tensor:
-    return _at_the_maxima(grad, x, index, 3)
-
-
 # ---- means
 
 
-def _avg_backward(grad, x, n, kernel, stride, padding, ceil_mode, count_include_pad, divisor: Optional[int]) -> Tensor:
+def _avg_backward(n, grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor: Optional[int]) -> Tensor:
     kernel, padding = _spread(kernel, n), _spread(padding, n)
     stride = _spread(stride, n) if len(stride) else kernel
     counts = None
@@ -270,9 +251,4 @@ def _avg_backward(grad, x, n, kernel, stride, padding, ceil_mode, count_include_
     return grad
 
 
-def avg_pool2d_backward(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) -> Tensor:
-    return _avg_backward(grad, x, 2, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
-
-
-def avg_pool3d_backward(grad, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor) -> Tensor:
-    return _avg_backward(grad, x, 3, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+avg_pool2d_backward, avg_pool3d_backward = _of_dimensions(_avg_backward)

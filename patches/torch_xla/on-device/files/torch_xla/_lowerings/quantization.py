@@ -5,16 +5,15 @@ import functools
 import torch
 from torch import Tensor
 
-from .common import keeps_dtypes, only, prepared
+from .common import keeps_dtypes, only, prepared, wide_of
 
 Rounded = tuple[Tensor, Tensor]
 
 
 def _rounded(x: Tensor, scale: Tensor, zero: Tensor, least: int, most: int) -> Rounded:
     """The nearest of the numbers, and which are within them. As on the CPU, NaN is the least one."""
-    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
     scale, zero = scale.float(), zero.float()
-    place = torch.round(wide * (1 / scale)) + zero
+    place = torch.round(wide_of(x) * (1 / scale)) + zero
     inside = (place >= least) & (place <= most)
     held = torch.where(torch.isnan(place), float(least), place).clamp(least, most)
     return ((held - zero) * scale).to(x.dtype), inside

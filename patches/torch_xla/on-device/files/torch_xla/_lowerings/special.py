@@ -355,7 +355,7 @@ def y0(x: Tensor) -> Tensor:
         rational = polynomial(square, c.Y0_YP) / polynomial(square, c.Y0_YQ)
         return rational + (2 / math.pi) * torch.log(x) * j0(x)
 
-    return _y(as_floating(x), "Y0", _QUARTER, near)
+    return _y(as_floating(x), "J0", _QUARTER, near)
 
 
 def y1(x: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ def y1(x: Tensor) -> Tensor:
         rational = x * polynomial(square, c.Y1_YP) / polynomial(square, c.Y1_YQ)
         return rational + (2 / math.pi) * (j1(x) * torch.log(x) - 1 / x)
 
-    return _y(as_floating(x), "Y1", _THREE_QUARTERS, near)
+    return _y(as_floating(x), "J1", _THREE_QUARTERS, near)
 
 
 def spherical_j0(x: Tensor) -> Tensor:
