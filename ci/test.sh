@@ -256,8 +256,6 @@ audits() {
 }
 
 operators() {
-  section 'operators that return what torch returns, and others' .venv/bin/python bench/operators.py --check \
-    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
   section "special values in the day's operators: what differs is what is recorded" \
