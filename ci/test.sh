@@ -282,8 +282,6 @@ upstream() {
 }
 
 tpus() {
-  section 'wide weight gradients on the TPU compiler' \
-    .venv/bin/python bench/tpu_weight_grad.py --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'layers of two models for TPUs: the programs are the recorded ones' .venv/bin/python bench/tpu_models.py \
     --check --layer pre-norm --layer Llama --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   section 'programs that nobody tuned to, for TPUs: a few' .venv/bin/python bench/tpu_corpus.py --check \

@@ -1,7 +1,4 @@
-"""wide-weight-grad on the TPU compiler: a float32 gradient of a bfloat16 weight, and what it costs.
-
-bench/tpu_weight_grad.py prints the same figures of stock and patched wheels side by side.
-"""
+"""wide-weight-grad on the TPU compiler: a float32 gradient of a bfloat16 weight, and what it costs."""
 
 import pytest
 import torch
