@@ -47,12 +47,13 @@ TestFile = Annotated[str, matching(r"test/\S+\.py", "a path like 'test/autograd/
 class Replacement(Model):
     """[[replace]]: what is written differently upstream."""
 
-    files: Annotated[tuple[Pattern, ...], unique]
-    """The files, as patterns; a file of upstream's that the topic does not touch, by its path."""
+    files: Annotated[tuple[Pattern, ...], unique] = ()
+    """The files, as patterns; a file of upstream's that the topic does not touch, by its path. Left out: those of the
+    replacement before."""
     old: Annotated[str, not_empty]
     """The text as the topic has it; it must be there."""
-    new: str
-    """The text as upstream gets it."""
+    new: str = ""
+    """The text as upstream gets it; left out: none."""
 
 
 class RecipeFile(Model):
@@ -136,8 +137,13 @@ def load_recipe(topic: Topic) -> Recipe:
     if absent or not read.tests:
         expected = f"test files in patches/{topic.key}/upstream/tree"
         fail(path, TopicError, [("tests", expected, f"no {', no '.join(absent)}" if absent else "none")])
+    replaced: list[Replacement] = []
+    for one in read.replace:
+        replaced.append(one if one.files or not replaced else one.model_copy(update={"files": replaced[-1].files}))
+    if any(not one.files for one in replaced):
+        fail(path, TopicError, [("replace.files", "the files of the first replacement", "none")])
     body, measured = ((folder / name).read_text(encoding="utf-8") for name in ("message.md", "measured.md"))
-    return Recipe(topic, read.title, body, measured, read.tests, read.drop, read.replace, read.not_compiled)
+    return Recipe(topic, read.title, body, measured, read.tests, read.drop, tuple(replaced), read.not_compiled)
 
 
 def stack_of(topic: Topic, topics: Sequence[Topic]) -> tuple[Topic, ...]:
