@@ -20,8 +20,9 @@ def leaf(device):
     return lambda *shape: torch.ones(shape or (2, 3), device=device, dtype=BF16, requires_grad=True)
 
 
-def declared(*dtypes, with_setup=False, formula=None):
+def declared(*dtypes, with_setup=False, forward=lambda ctx, x: x * 1, formula=lambda *grads: grads[0] * 1):
     """A Function of one input that declares ``dtypes`` and notes what arrives in ``.seen``."""
+    of_this_input = forward
 
     class Declared(torch.autograd.Function):
         seen = []  # noqa: RUF012
@@ -41,14 +42,27 @@ def declared(*dtypes, with_setup=False, formula=None):
             def forward(ctx, x):
                 if dtypes:
                     ctx.set_output_grad_dtype(*dtypes)
-                return x * 1
+                return of_this_input(ctx, x)
 
         @staticmethod
-        def backward(ctx, grad):
-            Declared.seen.append(grad.detach())
-            return grad * 1 if formula is None else formula(grad)
+        def backward(ctx, *grads):
+            Declared.seen += [grad if grad is None else grad.detach() for grad in grads]
+            return formula(*grads)
 
     return Declared
+
+
+def two_outputs(ctx, x):
+    return x * 1, x * 2
+
+
+def doubled_in_place(ctx, x):
+    ctx.mark_dirty(x)
+    return x.mul_(2)
+
+
+def raising(ctx, x):
+    raise ValueError("mine")
 
 
 def arrived(function):
@@ -93,17 +107,8 @@ class TestDeclaration:
     def test_a_broadcast_gradient_is_summed_in_it(self, leaf):
         """4096 gradients of 1 + 2^-7: their sum is no bfloat16."""
         function = declared(F32)
-
-        class Broadcast(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.expand(4096, 1).clone()
-
-            @staticmethod
-            def backward(ctx, grad):
-                return grad
-
-        y = Broadcast.apply(function.apply(leaf(1, 1)))
+        broadcast = declared(forward=lambda ctx, x: x.expand(4096, 1).clone(), formula=lambda grad: grad)
+        y = broadcast.apply(function.apply(leaf(1, 1)))
         y.backward(torch.full_like(y, 1 + 2**-7))
         assert function.seen[0].dtype is F32
         assert function.seen[0].item() == 4096 * (1 + 2**-7)
@@ -115,64 +120,34 @@ class TestDeclaration:
             assert function.seen[0].dtype is expected
 
     def test_several_outputs(self, leaf):
-        class Several(torch.autograd.Function):
-            seen = None
+        def forward(ctx, x):
+            index = x.argmax()
+            detached = x * 5
+            ctx.mark_non_differentiable(detached)
+            return x * 1, x * 2, x * 3, index, detached, "no tensor"
 
-            @staticmethod
-            def forward(ctx, x):
-                index = x.argmax()
-                detached = x * 5
-                ctx.mark_non_differentiable(detached)
-                ctx.set_output_grad_dtype(F32, None, BF16, None, None, None)
-                return x * 1, x * 2, x * 3, index, detached, "no tensor"
-
-            @staticmethod
-            def backward(ctx, *grads):
-                Several.seen = grads
-                return grads[0]
-
-        a, b, c, index, detached, text = Several.apply(leaf())
+        function = declared(F32, None, BF16, None, None, None, forward=forward)
+        a, b, c, index, detached, text = function.apply(leaf())
         assert (a.grad_dtype, b.grad_dtype, c.grad_dtype) == (F32, None, BF16)
         assert not index.requires_grad and not detached.requires_grad and text == "no tensor"
         (Wide.apply(a) + Wide.apply(b) + Wide.apply(c)).backward()
-        assert [g.dtype for g in Several.seen[:3]] == [F32, F32, BF16]
-        assert [g[0, 0].item() for g in Several.seen[:3]] == [EXACT, EXACT, ROUNDED]
+        assert [g.dtype for g in function.seen[:3]] == [F32, F32, BF16]
+        assert [g[0, 0].item() for g in function.seen[:3]] == [EXACT, EXACT, ROUNDED]
 
     def test_zeros_for_an_unused_output_have_the_declared_dtype(self, leaf):
-        class Two(torch.autograd.Function):
-            seen = None
-
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(F32, F64)
-                return x * 1, x * 2
-
-            @staticmethod
-            def backward(ctx, *grads):
-                Two.seen = grads
-                return grads[0]
-
-        Wide.apply(Two.apply(leaf())[0]).backward()
-        assert [g.dtype for g in Two.seen] == [F32, F64]
-        assert Two.seen[1].eq(0).all()
+        function = declared(F32, F64, forward=two_outputs)
+        Wide.apply(function.apply(leaf())[0]).backward()
+        assert [g.dtype for g in function.seen] == [F32, F64]
+        assert function.seen[1].eq(0).all()
 
     def test_undefined_gradients_stay_none(self, leaf):
-        class Two(torch.autograd.Function):
-            seen = None
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return two_outputs(ctx, x)
 
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_materialize_grads(False)
-                ctx.set_output_grad_dtype(None, F64)
-                return x * 1, x * 2
-
-            @staticmethod
-            def backward(ctx, *grads):
-                Two.seen = grads
-                return grads[1]
-
-        Wide.apply(Two.apply(leaf())[1]).backward()
-        assert Two.seen[0] is None and Two.seen[1].dtype is F64
+        function = declared(None, F64, forward=forward, formula=lambda *grads: grads[1])
+        Wide.apply(function.apply(leaf())[1]).backward()
+        assert function.seen[0] is None and function.seen[1].dtype is F64
 
     def test_two_uses_are_summed_in_the_declared_dtype(self, leaf):
         function = declared(F32)
@@ -181,43 +156,19 @@ class TestDeclaration:
         assert function.seen[0].dtype is F32 and function.seen[0][0, 0].item() == 2 * EXACT
 
     def test_an_input_modified_in_place(self, leaf):
-        class Double(torch.autograd.Function):
-            seen = None
-
-            @staticmethod
-            def forward(ctx, x):
-                ctx.mark_dirty(x)
-                ctx.set_output_grad_dtype(F32)
-                return x.mul_(2)
-
-            @staticmethod
-            def backward(ctx, grad):
-                Double.seen = grad
-                return grad * 2
-
+        function = declared(F32, forward=doubled_in_place)
         x = leaf() * 1
-        Wide.apply(Double.apply(x)).backward()
-        assert x.grad_dtype is F32 and Double.seen.dtype is F32 and Double.seen[0, 0].item() == EXACT
+        Wide.apply(function.apply(x)).backward()
+        assert x.grad_dtype is F32
+        assert arrived(function) == (F32, True)
 
     @pytest.mark.parametrize("make", [lambda x: x, lambda x: x.view(-1), lambda x: x.detach()])
     def test_an_output_that_is_the_input_or_a_view_of_it(self, leaf, make):
-        class Same(torch.autograd.Function):
-            seen = None
-
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(F32)
-                return make(x)
-
-            @staticmethod
-            def backward(ctx, grad):
-                Same.seen = grad
-                return grad.view(2, 3)
-
-        y = Same.apply(leaf())
+        function = declared(F32, forward=lambda ctx, x: make(x), formula=lambda grad: grad.view(2, 3))
+        y = function.apply(leaf())
         assert y.grad_dtype is F32
         Wide.apply(y).backward()
-        assert Same.seen.dtype is F32 and Same.seen.flatten()[0].item() == EXACT
+        assert arrived(function) == (F32, True)
 
     def test_double_backward(self, leaf):
         function = declared(F32, formula=lambda grad: grad * grad)
@@ -265,22 +216,10 @@ class TestDeclaration:
         assert arrived(function) == (F32, True)
 
     def test_a_complex_output(self):
-        class Complex(torch.autograd.Function):
-            seen = None
-
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(torch.complex128)
-                return x * 1
-
-            @staticmethod
-            def backward(ctx, grad):
-                Complex.seen = grad
-                return grad
-
+        function = declared(torch.complex128)
         x = torch.ones(3, dtype=C64, requires_grad=True)
-        Complex.apply(x).abs().sum().backward()
-        assert Complex.seen.dtype is torch.complex128 and x.grad.dtype is C64
+        function.apply(x).abs().sum().backward()
+        assert function.seen[0].dtype is torch.complex128 and x.grad.dtype is C64
 
     def test_without_gradients_it_does_nothing(self, leaf):
         function = declared(F32)
@@ -360,15 +299,9 @@ class TestErrors:
             declared(*dtypes).apply(leaf())
 
     def test_one_call(self, leaf):
-        class Twice(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(F32)
-                ctx.set_output_grad_dtype(F32)
-                return x * 1
-
-        with pytest.raises(RuntimeError, match="set_output_grad_dtype was called twice on the ctx of Twice"):
-            Twice.apply(leaf())
+        twice = declared(F32, forward=lambda ctx, x: ctx.set_output_grad_dtype(F32))
+        with pytest.raises(RuntimeError, match="set_output_grad_dtype was called twice on the ctx of Declared"):
+            twice.apply(leaf())
         assert not torch.autograd._output_grad_dtype.pending
 
     def test_not_from_backward(self, leaf):
@@ -396,66 +329,35 @@ class TestErrors:
 
     @pytest.mark.parametrize("output", ["text", None, 3])
     def test_no_tensor(self, leaf, output):
-        class NoTensor(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(F32, F32)
-                return x * 1, output
-
+        function = declared(F32, F32, forward=lambda ctx, x: (x * 1, output))
         with pytest.raises(RuntimeError, match=f"output 1 is a {type(output).__name__} and has no gradient"):
-            NoTensor.apply(leaf())
+            function.apply(leaf())
 
-    def test_no_differentiable_tensor(self, leaf):
-        class NotDifferentiable(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x, integral):
-                ctx.set_output_grad_dtype(F32, F32)
-                y = x.argmax() if integral else x * 2
-                ctx.mark_non_differentiable(y)
-                return x * 1, y
+    @pytest.mark.parametrize("integral", [False, True])
+    def test_no_differentiable_tensor(self, leaf, integral):
+        def forward(ctx, x):
+            y = x.argmax() if integral else x * 2
+            ctx.mark_non_differentiable(y)
+            return x * 1, y
 
-        for integral in (False, True):
-            with pytest.raises(RuntimeError, match="output 1 is not differentiable"):
-                NotDifferentiable.apply(leaf(), integral)
+        with pytest.raises(RuntimeError, match="output 1 is not differentiable"):
+            declared(F32, F32, forward=forward).apply(leaf())
 
     def test_a_view_modified_in_place(self, leaf):
-        class Double(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.mark_dirty(x)
-                ctx.set_output_grad_dtype(F32)
-                return x.mul_(2)
-
-            @staticmethod
-            def backward(ctx, grad):
-                return grad
-
         with pytest.raises(RuntimeError, match="output 0 is a view that was modified in place"):
-            Double.apply((leaf() * 1)[0])
+            declared(F32, forward=doubled_in_place).apply((leaf() * 1)[0])
 
     def test_a_forward_that_raises_leaves_nothing_behind(self, leaf):
-        class Raises(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(F32)
-                raise ValueError("mine")
-
         with pytest.raises(ValueError, match="mine"):
-            Raises.apply(leaf())
+            declared(F32, forward=raising).apply(leaf())
         assert not torch.autograd._output_grad_dtype.pending
 
     def test_a_gradient_that_is_not_differentiable_is_refused_for_none(self, leaf):
-        class Integral(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.float().sum()
-
-            @staticmethod
-            def backward(ctx, grad):
-                return torch.ones(2, 3, dtype=torch.int32)
-
-        with pytest.raises(RuntimeError, match="IntegralBackward returned an invalid gradient"):
-            Integral.apply(declared(None).apply(torch.ones(2, 3, dtype=BF16, requires_grad=True))).backward()
+        integral = declared(
+            forward=lambda ctx, x: x.float().sum(), formula=lambda grad: torch.ones(2, 3, dtype=torch.int32)
+        )
+        with pytest.raises(RuntimeError, match="DeclaredBackward returned an invalid gradient"):
+            integral.apply(declared(None).apply(torch.ones(2, 3, dtype=BF16, requires_grad=True))).backward()
 
 
 class Behind:
@@ -564,26 +466,13 @@ class TestViews:
 
     def test_a_narrower_one_waits_behind_the_view(self, leaf):
         """4096 gradients of 1 + 2^-7, summed by expand: not in the bfloat16 that was declared."""
-
-        class Narrow(torch.autograd.Function):
-            seen = None
-
-            @staticmethod
-            def forward(ctx, x):
-                ctx.set_output_grad_dtype(BF16)
-                return x * 1
-
-            @staticmethod
-            def backward(ctx, grad):
-                Narrow.seen = grad
-                return grad
-
+        function = declared(BF16)
         x = torch.ones(1, device=leaf().device, requires_grad=True)
-        z = Narrow.apply(x).expand(4096)
+        z = function.apply(x).expand(4096)
         seen = []
         z.register_hook(lambda grad: seen.append(grad.dtype))
         z.backward(torch.full((4096,), 1 + 2**-7, device=x.device))
-        assert seen == [F32] and Narrow.seen.dtype is BF16 and Narrow.seen.item() == 4128
+        assert seen == [F32] and function.seen[0].dtype is BF16 and function.seen[0].item() == 4128
 
     @pytest.mark.parametrize("between", [lambda y: y + 0, lambda y: y.clone(), lambda y: y.flip(0)])
     def test_what_is_no_view_does_not(self, leaf, between):
@@ -603,13 +492,8 @@ class TestUnused:
         assert arrived(function) == (BF16, False)
 
     def test_exceptions_come_through(self, leaf):
-        class Raises(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                raise ValueError("mine")
-
         with pytest.raises(ValueError, match="mine"):
-            Raises.apply(leaf())
+            declared(forward=raising).apply(leaf())
 
     @pytest.mark.parametrize("vmap", [False, True])
     def test_setup_context_and_vmap(self, vmap):
