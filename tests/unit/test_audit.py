@@ -24,7 +24,7 @@ from castoff.core.errors import INTERRUPTED_EXIT_CODE, AuditError
 from castoff.tpu.client import Compiled
 
 LEAF = "torch::autograd::AccumulateGrad"
-SCHEMA = Path(worker.__file__).with_name("report.schema.json")
+SCHEMAS = Path(worker.__file__).parent
 
 IR = """\
 IR {
@@ -228,16 +228,24 @@ class TestReport:
             Report.from_dict({**report.as_dict(), "format": "castoff audit 0"})
 
     def test_the_schema(self, report: Report, tmp_path: Path) -> None:
-        def check(data: object) -> subprocess.CompletedProcess[str]:
-            path = tmp_path / "report.json"
+        def check(data: object, name: str = "report") -> subprocess.CompletedProcess[str]:
+            path, schema = tmp_path / "report.json", SCHEMAS / f"{name}.schema.json"
             path.write_text(json.dumps(data))
-            command = [str(Path(sys.executable).with_name("check-jsonschema")), "--schemafile", str(SCHEMA), str(path)]
+            command = [str(Path(sys.executable).with_name("check-jsonschema")), "--schemafile", str(schema), str(path)]
             return subprocess.run(command, capture_output=True, text=True, check=False)
 
         data = report.as_dict()
         assert check(data).returncode == 0, check(data).stdout
         assert check({**data, "casts": [{**data["casts"][0], "why": "because"}]}).returncode == 1
         assert check({**data, "more": 1}).returncode == 1
+
+        kinds = ("parameter", "gradient", "peak_activation", "peak_gradient", "peak")
+        meta = {name: data[name] for name in ("versions", "totals", "casts")}
+        meta |= {"format": "castoff meta audit 1", "seconds": 0.5, "operations": 3, "flops": {"all": 6}}
+        meta |= {"flops_by_module": {}, "memory": {f"{kind}_bytes": 0 for kind in kinds}}
+        meta |= {"dtype_flow": [], "without_kernel": []}
+        assert check(meta, "meta").returncode == 0, check(meta, "meta").stdout
+        assert check({**meta, "casts": [{**data["casts"][0], "why": "because"}]}, "meta").returncode == 1
 
     def test_rows_of_alike_layers_are_one(self, report: Report) -> None:
         first = report.casts[0]
