@@ -11,6 +11,7 @@ import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
 from lowered import on_the_device, with_gradient
+from other_process import completed
 
 DEVICE = torch_xla.device()
 
@@ -228,3 +229,57 @@ def test_what_is_declined_goes_where_it_went():
         torch.linalg.lu_factor_ex(A.to(DEVICE), pivot=False)
     with pytest.raises(RuntimeError):
         torch.linalg.lu_factor_ex(A.to(DEVICE).bfloat16())
+
+
+DEFERRED = """\
+import sys
+import torch, torch_xla
+import torch_xla.debug.metrics as metrics
+unit, zero = torch.eye(2, device="xla"), torch.zeros(2, 2, device="xla")
+torch_xla.sync()
+metrics.clear_all()
+for _ in range(3):
+    good = torch.linalg.cholesky(unit) @ torch.linalg.inv(unit)
+    torch_xla.sync()
+assert not metrics.executed_fallback_ops(), metrics.executed_fallback_ops()
+bad = torch.linalg.inv(zero)
+torch_xla.sync()
+try:
+    torch_xla.sync()
+except torch.linalg.LinAlgError as error:
+    print(error)
+torch_xla.sync()
+torch.linalg.cholesky(torch.stack([unit, zero]))
+"""
+
+
+@fails_on_stock
+def test_errors_of_linear_algebra_are_deferred_if_that_is_asked_for(tmp_path):
+    """Of the last step they are told as the process ends."""
+    program = tmp_path / "program.py"
+    program.write_text(DEFERRED, encoding="utf-8")
+    ran = completed(program, CASTOFF_DEFER_LINALG_ERRORS="1")
+    assert "linalg.inv: The diagonal element 1 is zero" in ran.stdout
+    assert "program.py:11, in a step that has run" in ran.stdout
+    assert "linalg.cholesky: (Batch element 1): The factorization could not be completed" in ran.stderr
+    assert "program.py:18, in a step that has run" in ran.stderr
+    assert "linalg.inv" not in ran.stderr
+
+
+DEFERRED_WITHOUT_STEPS = """\
+import torch, torch_xla
+from torch_xla import _deferred_errors
+_deferred_errors.MOST = 3
+zero = torch.zeros(2, 2, device="xla")
+calls = 0
+try:
+    for calls in range(10):
+        torch.linalg.inv(zero)
+except torch.linalg.LinAlgError:
+    print(calls)
+"""
+
+
+@fails_on_stock
+def test_a_program_without_steps_is_told_of_deferred_errors_at_a_call():
+    assert completed("-c", DEFERRED_WITHOUT_STEPS, CASTOFF_DEFER_LINALG_ERRORS="1").stdout.split() == ["3"]

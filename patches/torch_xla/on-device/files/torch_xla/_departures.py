@@ -13,9 +13,7 @@ from typing import Any, Optional
 import torch
 import torch_xla
 
-__all__ = ["VARIABLE", "are_told", "told"]
-
-VARIABLE = "CASTOFF_WARN_LEAVES_DEVICE"
+__all__ = ["are_told", "line_of_program", "told"]
 
 _NOT_THE_PROGRAM = tuple(os.path.dirname(module.__file__) + os.sep for module in (torch, torch_xla))
 
@@ -23,7 +21,7 @@ _known: set = set()
 
 
 def are_told() -> bool:
-    return os.environ.get(VARIABLE, "0") not in ("", "0")
+    return os.environ.get("CASTOFF_WARN_LEAVES_DEVICE", "0") not in ("", "0")
 
 
 def told(copied: Callable) -> Callable:
@@ -43,14 +41,14 @@ def _warn(operator: str) -> None:
     node = torch._C._current_autograd_node()
     within = f" in the gradient {node.name()}" if node is not None else ""
     text = f"{operator} leaves the device for the CPU{within} (docs/on-device.md); told once for each operator"
-    line = _line()
+    line = line_of_program()
     if line is None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     else:
         warnings.warn_explicit(text, RuntimeWarning, *line)
 
 
-def _line() -> Optional[tuple[str, int]]:
+def line_of_program() -> Optional[tuple[str, int]]:
     """The innermost line of the program. A backward on XLA runs in a thread without one."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_PROGRAM):

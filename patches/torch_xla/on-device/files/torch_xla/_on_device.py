@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 from torch.utils._pytree import tree_map
 
-from . import _castoff, _departures
+from . import _castoff, _deferred_errors, _departures
 from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
 from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, REFUSED, TABLE
@@ -215,6 +215,9 @@ def install() -> None:
                 for name, place in table.items():
                     _library.impl(name, key, _kernel(name, place, key))
             _castoff.call("on-device", "choose")
+            if _deferred_errors.are_deferred():
+                check = _castoff.untraced(_deferred_errors.deferred)
+                _library.impl("_linalg_check_errors", "XLA", check)
             if _departures.are_told():
                 _keep("_to_cpu", "XLA")
                 copied = _kept("_to_cpu", "XLA")
