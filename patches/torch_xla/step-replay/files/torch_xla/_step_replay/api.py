@@ -11,12 +11,15 @@ from typing import Any, Optional
 import _XLAC
 import torch
 import torch_xla.runtime as xr
+from torch import _castoff
 from torch.utils import _pytree as pytree
+from torch_xla._castoff import matmul_precision
 
 from . import device as runtime
 from .capture import Call, Refused, Traced, trace
 from .guards import is_scalar
 from .plan import Plan
+from .tensors import modes
 
 __all__ = ["Replay"]
 
@@ -35,6 +38,7 @@ class Replay:
             raise TypeError(f"expected a function to replay; found {type(step).__name__}")
         functools.update_wrapper(self, step, updated=())
         self._step, self._check_every, self._mode = step, check_every, refused
+        self._is_enabled = _castoff.enabled("step-replay")
         self._plans: dict[tuple, list[Plan]] = {}
         self._unsettled: dict[tuple, int] = {}
         self._refusals: dict[tuple, str] = {}
@@ -50,13 +54,12 @@ class Replay:
                 f"expected one replayed step at a time; found {_name(self._step)} called within {_running.step}. Call "
                 "the function that it was made of there: replayed steps have it as __wrapped__"
             )
-        if not _is_enabled():
-            return _plain(self._step, Call.of(args, kwargs))
-        _check_process()
         call = Call.of(args, kwargs)
+        if not self._is_enabled:
+            return _plain(self._step, call)
+        _check_process()
         device = runtime.device_name()
-        arguments = _tensors_of(call, device, self._step)
-        signature = _signature(call, arguments)
+        arguments, signature = _signature(call, device, self._step)
         if signature in self._refusals:
             return _plain(self._step, call)
         started = time.perf_counter()
@@ -187,12 +190,6 @@ def _name(step: Callable) -> str:
     return getattr(step, "__qualname__", type(step).__name__)
 
 
-def _is_enabled() -> bool:
-    from torch import _castoff
-
-    return _castoff.enabled("step-replay")
-
-
 def _plain(step: Callable, call: Call) -> Any:
     """The step as it is written, with what a replay's calls have: a sync before and after it, results without graph."""
     import torch_xla
@@ -215,49 +212,34 @@ def _check_process() -> None:
         raise Refused("expected lazy tensors; found torch_xla.experimental.eager_mode: turn it off, or do not replay")
 
 
-def _tensors_of(call: Call, device: str, step: Callable) -> list[torch.Tensor]:
-    found = []
+def _signature(call: Call, device: str, step: Callable) -> tuple[list[torch.Tensor], tuple]:
+    """The tensors among the arguments, and what two calls that can have one graph have in common."""
+    arguments: list[torch.Tensor] = []
+    kinds, first, there = [], {}, torch.device(device)
     for i, leaf in enumerate(call.leaves):
         if isinstance(leaf, torch.Tensor):
-            if str(leaf.device) != device:
+            if leaf.device != there:
                 raise ValueError(
                     f"expected tensors on {device} as arguments of {_name(step)}; found one of shape "
                     f"{tuple(leaf.shape)} on {leaf.device} (number {i + 1} of its values): move it "
                     "there before the call"
                 )
-            found.append(leaf)
-    return found
-
-
-def _signature(call: Call, arguments: list[torch.Tensor]) -> tuple:
-    """What two calls that can have one graph have in common."""
-    kinds = []
-    for leaf in call.leaves:
-        if isinstance(leaf, torch.Tensor):
-            first = next(i for i, tensor in enumerate(arguments) if tensor is leaf)
-            kinds.append((leaf.dtype, leaf.shape, leaf.requires_grad, type(leaf), first))
+            number = first.setdefault(id(leaf), len(arguments))
+            kinds.append((leaf.dtype, leaf.shape, leaf.requires_grad, type(leaf), number))
+            arguments.append(leaf)
         elif is_scalar(leaf):
             kinds.append((type(leaf), repr(leaf)))
         else:
             kinds.append((type(leaf), id(leaf)))
-    return (call.form, tuple(kinds), _modes())
+    return arguments, (call.form, tuple(kinds), _modes())
 
 
 def _modes() -> tuple:
     """What changes the graphs of this thread."""
-    from torch_xla import _castoff
-
-    topics = [sys.modules.get(f"torch_xla.{name}") for name in ("_native_mul", "_native_attention")]
+    native_mul, attention = (sys.modules.get(f"torch_xla.{name}") for name in ("_native_mul", "_native_attention"))
     return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_cache_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        _castoff.matmul_precision(),
-        topics[0].is_native_mul() if topics[0] else None,
-        topics[1].is_narrow_attention() if topics[1] else None,
+        modes(),
+        matmul_precision(),
+        native_mul.is_native_mul() if native_mul else None,
+        attention.is_narrow_attention() if attention else None,
     )

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -27,6 +27,7 @@ from .witness import PLAIN, Witness, single
 __all__ = ["Call", "Refused", "Traced", "put", "trace"]
 
 _RANDOM_STEPS = 4096  # random operators of a step
+_LEAVES = frozenset({*PLAIN, int, float, bool, str, type(None)})  # types of arguments without others in them
 _MOST_BYTES = 1 << 20  # of a constant that is compared
 
 
@@ -38,18 +39,20 @@ class Refused(RuntimeError):
 class Call:
     """The arguments of one call, taken apart."""
 
-    leaves: list[Any]
-    spec: Any
+    leaves: Sequence[Any]
+    spec: Any  # None: they are the arguments
     form: Any  # equal for arguments of one structure
 
     @classmethod
     def of(cls, args: tuple, kwargs: dict) -> "Call":
+        if not kwargs and _LEAVES.issuperset(map(type, args)):
+            return cls(args, None, len(args))
         leaves, spec = pytree.tree_flatten((args, kwargs))
         flat = not kwargs and len(leaves) == len(args)
         return cls(leaves, spec, len(args) if flat and all(map(operator.is_, leaves, args)) else str(spec))
 
     def run(self, step: Callable) -> Any:
-        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
+        args, kwargs = (self.leaves, {}) if self.spec is None else pytree.tree_unflatten(self.leaves, self.spec)
         return step(*args, **kwargs)
 
 

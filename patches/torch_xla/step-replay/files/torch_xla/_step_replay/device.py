@@ -1,6 +1,8 @@
 """What a replay asks of torch_xla's runtime: tensors' identities, seeds, and graphs that are compiled already."""
 
+import functools
 import gc
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ from typing import Any, Optional
 import _XLAC
 import torch
 import torch_xla.runtime as xr
+
+from .tensors import all_computed
 
 __all__ = [
     "advanced",
@@ -24,11 +28,12 @@ __all__ = [
     "is_kept",
     "keep",
     "pending_total",
+    "seeds_of",
+    "sent",
     "set_seed",
     "settle",
     "shardings_of",
     "storage_of",
-    "upload_seed",
     "values_of",
 ]
 
@@ -49,7 +54,12 @@ def is_kept(tensor: torch.Tensor) -> bool:
 
 
 def device_name() -> str:
-    return str(torch.device(_XLAC._xla_get_default_device()))
+    return _named(_XLAC._xla_get_default_device())
+
+
+@functools.cache
+def _named(device: str) -> str:
+    return str(torch.device(device))
 
 
 def handle_of(tensor: torch.Tensor) -> Optional[int]:
@@ -137,15 +147,26 @@ def settle(device: str, tensors: Iterable[torch.Tensor] = (), wait: bool = False
     seed = _XLAC._xla_get_rng_seed() % _WORD
     for tensor in tensors:
         torch._functionalize_sync(tensor)
-    _XLAC._xla_sync_live_tensors(device, [], False)
+    if wait or not all_computed():
+        _XLAC._xla_sync_live_tensors(device, [], False)
+        set_seed(seed, device)
     if wait:
         _XLAC._xla_wait_device_ops([])
-    set_seed(seed, device)
     return seed
 
 
-def upload_seed(seed: int, device: str) -> torch.Tensor:
-    return torch.tensor(seed - _WORD if seed >= _WORD // 2 else seed, dtype=torch.int64).to(device)
+def sent(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A tensor of the CPU as an input of a graph, which sends it; not one of SPMD's."""
+    return tensor.to(device) if xr.is_spmd() else tensor
+
+
+def seeds_of(seed: int, draws: Sequence[int], device: str) -> list[torch.Tensor]:
+    """The seeds that random operators get, which are the so-manyth ones of a step, in ascending order."""
+    words = []
+    for last, draw in itertools.pairwise([0, *draws]):
+        seed = drawn(seed, draw - last)
+        words.append(seed - _WORD if seed >= _WORD // 2 else seed)
+    return [sent(word, device) for word in torch.tensor(words, dtype=torch.int64).unbind()]
 
 
 def executions() -> tuple[int, ...]:

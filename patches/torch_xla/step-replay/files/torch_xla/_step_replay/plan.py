@@ -88,10 +88,11 @@ class Plan:
         self._arguments = of_kind.get("arg", [])
         self._grads = [(i, objects[key]) for i, key in of_kind.get("grad", ())]
         self._slots = [(i, objects[place], key) for i, place, key in of_kind.get("slot", ())]
-        self._seeds = of_kind.get("seed", [])
-        for i, _ in self._seeds:
-            self._template.put(i, None)
+        self._seeds = sorted(of_kind.get("seed", ()), key=lambda entry: entry[1])
+        self._draws = [draw for _, draw in self._seeds]
         self._numbers = [(i, dtype) for i, dtype, _ in of_kind.get("number", ())]
+        for i, *_ in (*self._seeds, *self._numbers):
+            self._template.put(i, None)
         self._sharded = [i for i, entry in enumerate(traced.inputs) if entry.source[0] not in ("number", "seed")]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
@@ -100,6 +101,7 @@ class Plan:
         self._counted = Objects.of_tensors(traced.counts)
         self._counts = [(key, traced.standing[key[1]], key[2]) for key in traced.book.sources() if key[0] == "count"]
         self._result_objects = objects
+        self._is_leaf = traced.result_spec == pytree.LeafSpec()
         # A replay keeps nothing of the trace but what is named above.
         traced.result = None
 
@@ -176,23 +178,27 @@ class Plan:
         for i, dtype in self._numbers:
             constant, terms = self._constants[i], self._terms[i]
             if not terms:
-                found.append((i, self._template.kept[i]))
+                found.append((i, self._traced.inputs[i].value))
                 continue
             values = {_rounded(evaluate(term, sources), dtype) for term in terms}
             if constant is not None:
                 values.add(_rounded(float(constant), dtype))
             if len(values) != 1:
                 return None
-            found.append((i, self._upload(i, values.pop(), dtype, self._template.kept[i])))
+            found.append((i, self._number(i, values.pop(), dtype)))
         return found
 
-    def _upload(self, i: int, value: float, dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-        """An input that is this number: that of the last call, if it is the same."""
-        last = self._uploaded.get(i)
+    def _number(self, i: int, value: float, dtype: torch.dtype) -> torch.Tensor:
+        """An input that is this number: on the device, if the last call had the same."""
+        last, like = self._uploaded.get(i), self._traced.inputs[i].value
         if last is None or last[0] != value:
-            made = torch.full(like.shape, value, dtype=dtype, device="cpu").to(like.device)
-            self._uploaded[i] = last = (value, runtime.keep(made))
-        return last[1]
+            made = runtime.sent(torch.full(like.shape, value, dtype=dtype, device="cpu"), like.device)
+        elif last[1].device == like.device:
+            return last[1]
+        else:
+            made = last[1].to(like.device)
+        self._uploaded[i] = (value, runtime.keep(made))
+        return made
 
     def difference(self, traced: Traced, numbers: list[tuple[int, Any]]) -> Optional[str]:
         """What a traced call has that a replay would not have had."""
@@ -212,8 +218,9 @@ class Plan:
     def run(self, inputs: Objects, arguments: list[torch.Tensor], device: str) -> Any:
         traced = self._traced
         seed = runtime.settle(device)
-        for i, number in self._seeds:
-            inputs.put(i, runtime.upload_seed(runtime.drawn(seed, number), device))
+        if self._seeds:
+            for (i, _), word in zip(self._seeds, runtime.seeds_of(seed, self._draws, device), strict=True):
+                inputs.put(i, word)
         results = self._started(inputs)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
@@ -232,9 +239,9 @@ class Plan:
             inputs.put(i, parameter.grad)
         for i, place, key in self._slots:
             inputs.put(i, place.cell_contents if key is None else place[key])
+        sync_all(inputs)
         for i, value in numbers:
             inputs.put(i, value)
-        sync_all(inputs)
         return inputs
 
     def _started(self, inputs: Objects) -> Union[TensorResults, Starter]:
@@ -248,14 +255,14 @@ class Plan:
         return results
 
     def _place(self, results: Union[TensorResults, Starter], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-        targets = self._targets.copy()
+        made = [results.tensor(i, is_first) for i, is_first, *_ in self._new]
+        targets = self._targets.copy() if self._other_targets else self._targets
         for i, kind, where in self._other_targets:
             targets.put(i, where.grad if kind == "grad" else arguments[where])
         results.give(targets)
         placed: dict[int, torch.Tensor] = {}
-        for i, is_first, kind, where, rest in self._new:
-            self._put(kind, where, rest, results.tensor(i, is_first), placed)
-        results.end()
+        for value, (_, _, kind, where, rest) in zip(made, self._new, strict=True):
+            self._put(kind, where, rest, value, placed)
         for parameter in self._traced.cleared:
             parameter.grad = None
         return placed
@@ -280,7 +287,7 @@ class Plan:
                 leaves.append(self._result_objects[where[0]])
             else:
                 leaves.append(self._traced.constants[i])
-        return pytree.tree_unflatten(leaves, self._traced.result_spec)
+        return leaves[0] if self._is_leaf else pytree.tree_unflatten(leaves, self._traced.result_spec)
 
 
 def _sources_of(term: Any) -> set[Hashable]:

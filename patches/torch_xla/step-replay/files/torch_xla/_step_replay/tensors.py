@@ -10,7 +10,17 @@ from typing import Any, Optional
 import _XLAC
 import torch
 
-__all__ = ["ObjectGuards", "Objects", "Starter", "TensorGuards", "TensorResults", "count_up", "sync_all"]
+__all__ = [
+    "ObjectGuards",
+    "Objects",
+    "Starter",
+    "TensorGuards",
+    "TensorResults",
+    "all_computed",
+    "count_up",
+    "modes",
+    "sync_all",
+]
 
 _tensor_of = attrgetter("_cdata")
 _NO_GRAD = -1
@@ -21,20 +31,23 @@ def _library() -> ctypes.PyDLL:
     from torch_xla import _castoff
 
     library = _castoff.library()
-    for name, result in (
-        ("sync", ctypes.c_char_p),
+    some = (ctypes.c_void_p, ctypes.c_size_t)
+    for name, result, *arguments in (
+        ("sync", ctypes.c_char_p, *some),
         ("can_start", ctypes.c_bool),
-        ("give", ctypes.c_char_p),
-        ("result", ctypes.py_object),
-        ("end", None),
-        ("copy", ctypes.c_char_p),
-        ("count", ctypes.c_bool),
-        ("shapes", ctypes.c_size_t),
-        ("locate", ctypes.c_bool),
-        ("tensors_hold", ctypes.c_bool),
-        ("objects_hold", ctypes.c_bool),
+        ("all_computed", ctypes.c_bool),
+        ("modes", ctypes.c_uint64),
+        ("give", ctypes.c_char_p, ctypes.c_void_p),
+        ("result", ctypes.py_object, ctypes.c_int64),
+        ("copy", ctypes.c_char_p, ctypes.c_void_p, *some, ctypes.c_size_t),
+        ("count", ctypes.c_bool, *some),
+        ("shapes", ctypes.c_size_t, *some, *some),
+        ("locate", ctypes.c_bool, ctypes.c_void_p, *some),
+        ("tensors_hold", ctypes.c_bool, ctypes.c_void_p),
+        ("objects_hold", ctypes.c_bool, ctypes.c_void_p),
     ):
-        getattr(library, f"castoff_step_replay_{name}").restype = result
+        function = getattr(library, f"castoff_step_replay_{name}")
+        function.restype, function.argtypes = result, arguments
     _locate(library, Objects([torch.empty(0)]))
     return library
 
@@ -54,12 +67,12 @@ class Objects:
         self.addresses = array("Q", list(map(id, self.kept)))
 
     @property
-    def start(self) -> ctypes.c_void_p:
+    def start(self) -> int:
         return _start(self.addresses)
 
     @property
-    def count(self) -> ctypes.c_size_t:
-        return ctypes.c_size_t(len(self.kept))
+    def count(self) -> int:
+        return len(self.kept)
 
     def copy(self) -> "Objects":
         """Another one, to put other objects into it."""
@@ -80,8 +93,8 @@ class Objects:
         return found
 
 
-def _start(numbers: array) -> ctypes.c_void_p:
-    return ctypes.c_void_p(numbers.buffer_info()[0])
+def _start(numbers: array) -> int:
+    return numbers.buffer_info()[0]
 
 
 def _check(error: Any) -> None:
@@ -146,6 +159,16 @@ def sync_all(tensors: Objects) -> None:
     _check(_library().castoff_step_replay_sync(tensors.start, tensors.count))
 
 
+def all_computed() -> bool:
+    """Whether all tensors of the device are known to be computed: nothing is pending."""
+    return _library().castoff_step_replay_all_computed()
+
+
+def modes() -> int:
+    """The modes of torch's that change the graphs of this thread."""
+    return _library().castoff_step_replay_modes()
+
+
 class TensorResults:
     """The results of a graph that was started, each of them a tensor of Python."""
 
@@ -156,16 +179,12 @@ class TensorResults:
 
     def give(self, targets: Objects) -> None:
         """Let tensors, and what aliases them, have these results."""
-        number = ctypes.c_size_t(self._donated)
-        _check(_library().castoff_step_replay_copy(targets.start, self.given.start, targets.count, number))
+        _check(_library().castoff_step_replay_copy(targets.start, self.given.start, targets.count, self._donated))
 
     def tensor(self, number: int, is_first: bool) -> torch.Tensor:
         """A result, as a tensor that does not follow what is done with another one."""
         found = self._tensors[number]
         return found if is_first else torch._to_functional_tensor(torch._from_functional_tensor(found))
-
-    def end(self) -> None:
-        self._tensors = []
 
 
 class Starter:
@@ -179,9 +198,8 @@ class Starter:
         self._gifts = array("Q", [len(numbers), 0, *addresses, donated])
         # It lets other threads of Python run: the graph before this one may be about to start in one of C++.
         self._start = ctypes.CDLL(None, handle=library._handle).castoff_step_replay_start
-        self._start.restype = ctypes.c_char_p
+        self._start.restype, self._start.argtypes = ctypes.c_char_p, (ctypes.c_void_p,)
         self._give, self._tensor = library.castoff_step_replay_give, library.castoff_step_replay_result
-        self._end = library.castoff_step_replay_end
 
     @staticmethod
     def can_start() -> bool:
@@ -195,18 +213,14 @@ class Starter:
         return self
 
     def give(self, targets: Objects) -> None:
-        """As that of TensorResults."""
+        """As that of TensorResults; the results are forgotten."""
         gifts = self._gifts[:]  # of this thread alone
         gifts[1] = targets.addresses.buffer_info()[0]
         _check(self._give(_start(gifts)))
 
     def tensor(self, number: int, is_first: bool) -> torch.Tensor:
         """As that of TensorResults; each is one of its own."""
-        return self._tensor(ctypes.c_int64(number))
-
-    def end(self) -> None:
-        """Forget the results."""
-        self._end()
+        return self._tensor(number)
 
 
 def count_up(counts: Objects) -> None:
@@ -219,8 +233,7 @@ def _shapes_of(tensors: Objects) -> array:
     """The dtypes and shapes of tensors, as numbers that are equal if these are."""
     numbers = array("q")
     while True:
-        start, room = _start(numbers), ctypes.c_size_t(len(numbers))
-        needed = _library().castoff_step_replay_shapes(tensors.start, tensors.count, start, room)
+        needed = _library().castoff_step_replay_shapes(tensors.start, tensors.count, _start(numbers), len(numbers))
         if needed <= len(numbers):
             return numbers[:needed]
         numbers = array("q", bytes(8 * needed))

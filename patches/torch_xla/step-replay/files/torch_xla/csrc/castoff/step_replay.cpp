@@ -9,12 +9,15 @@
 #include <dlfcn.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
 #include <torch/csrc/lazy/backend/backend_device.h>
+#include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/hash.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/tensor.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -32,16 +35,23 @@ using torch::lazy::BackendDataPtr;
 // ---- functions of torch_xla's and torch's
 
 using LazyTensorPtr = c10::intrusive_ptr<torch::lazy::LazyTensor>;  // torch_xla's derives from it
+using torch::lazy::BackendDevice;
+
+struct Executor : torch::lazy::LazyGraphExecutor {
+  using LazyGraphExecutor::DeviceContextArena;
+};
 
 struct Functions {
   void* (*executor)();
   // What _run_cached_graph does before it makes a tensor of Python of each result.
   std::vector<BackendDataPtr> (*execute)(void* executor, torch::lazy::hash_t graph,
                                          const std::vector<at::IValue>& inputs,
-                                         const torch::lazy::BackendDevice& device);
+                                         const BackendDevice& device);
   // What it does then.
   LazyTensorPtr (*create)(BackendDataPtr buffer, std::optional<at::ScalarType> dtype);
   at::Tensor (*wrap)(LazyTensorPtr tensor, bool skip_functionalization);
+  BackendDevice (*current_device)();
+  Executor::DeviceContextArena* (*arena)();
   void* (*object_of)(const at::TensorBase& tensor);
 };
 
@@ -54,6 +64,8 @@ std::optional<Functions> find() {
        "010ScalarTypeEE"},
       {"_ZN9torch_xla6bridge17AtenFromXlaTensorEN3c1013intrusive_ptrINS_9XLATensorENS1_6detail34"
        "intrusive_target_default_null_typeIS3_EEEEb"},
+      {"_ZN9torch_xla6bridge16GetCurrentDeviceEv"},
+      {"_ZN9torch_xla16XLAGraphExecutor18DeviceContextArena3GetEv"},
   };
   void* python = ::dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD);
   if (python == nullptr) return std::nullopt;
@@ -64,6 +76,8 @@ std::optional<Functions> find() {
   std::memcpy(&functions.execute, &found[1].address, sizeof(void*));
   std::memcpy(&functions.create, &found[2].address, sizeof(void*));
   std::memcpy(&functions.wrap, &found[3].address, sizeof(void*));
+  std::memcpy(&functions.current_device, &found[4].address, sizeof(void*));
+  std::memcpy(&functions.arena, &found[5].address, sizeof(void*));
   std::memcpy(&functions.object_of, &object_of, sizeof(void*));
   return functions;
 }
@@ -161,6 +175,36 @@ bool is_count(const at::Tensor& tensor) {
          tensor.numel() == 1 && !tensor.is_conj() && !tensor.is_neg() && tensor.has_storage();
 }
 
+// ---- what is pending
+
+// What torch_xla knows of the tensors of a device.
+struct Arena : Executor::DeviceContextArena {
+  // Whether all of them are computed, and on the device.
+  static bool all_computed(DeviceContextArena& arena, const BackendDevice& device) {
+    DeviceContext& context = *(arena.*&Arena::GetDeviceContext)(device);
+    // Who frees the last owner takes the lock.
+    std::vector<std::shared_ptr<torch::lazy::LazyTensor::Data>> owners;
+    const std::lock_guard<std::mutex> guard(context.lock);
+    owners.reserve(context.tensors_data.size());
+    for (const auto& [number, data] : context.tensors_data) {
+      owners.push_back(data.lock());
+      if (owners.back() != nullptr && !is_computed(*owners.back())) return false;
+    }
+    return true;
+  }
+
+  // What was sent to the device has its buffer in a node; a clone would have it together with what
+  // it was made of, and is computed before that gets another value.
+  static bool is_computed(const torch::lazy::LazyTensor::Data& data) {
+    static const auto sent = torch::lazy::OpKind::Get("xla::device_data");
+    if (data.handle != nullptr) return true;
+    const torch::lazy::NodePtr& node = data.ir_value.node;
+    if (node == nullptr || node->op() != sent || node.use_count() != 1) return false;
+    const auto buffer = torch::lazy::getBackend()->GetComputationDataFromNode(node.get());
+    return buffer != nullptr && buffer.use_count() == 2;  // the node's, and this
+  }
+};
+
 // ---- a call
 
 // As _step_replay/tensors.py lays it out.
@@ -191,12 +235,14 @@ void start(const Call& call) {
   TORCH_CHECK(functions(), "expected a torch_xla that says where its functions are");
   std::vector<at::IValue> inputs;
   inputs.reserve(call.inputs);
-  for (size_t i = 0; i < call.inputs; ++i) inputs.emplace_back(wrapper_of(call.input[i]).value());
-  TORCH_CHECK(!inputs.empty(), "expected a graph with inputs");
-  const lazy_ir::Data* data = lazy_ir::data_of(inputs.front().toTensor());
-  TORCH_CHECK(data != nullptr && !lazy_ir::is_spmd(*data), "expected tensors of one device");
+  for (size_t i = 0; i < call.inputs; ++i) {
+    const bool is_sent = impl_of(call.input[i]).device().is_cpu();  // torch_xla sends it
+    inputs.emplace_back(is_sent ? step_replay::tensor_of(call.input[i])
+                                : wrapper_of(call.input[i]).value());
+  }
   results.clear();
-  results = functions()->execute(functions()->executor(), *call.graph, inputs, data->device);
+  results = functions()->execute(functions()->executor(), *call.graph, inputs,
+                                 functions()->current_device());
 }
 
 void give_all(const Gifts& gifts) {
@@ -242,14 +288,27 @@ __attribute__((visibility("default"))) bool castoff_step_replay_can_start() {
   return told([&] { can = functions().has_value(); }) == nullptr && can;
 }
 
+// Whether all tensors of the device are known to be computed.
+__attribute__((visibility("default"))) bool castoff_step_replay_all_computed() {
+  bool all = false;
+  return told([&] {
+           all = functions() &&
+                 Arena::all_computed(*functions()->arena(), functions()->current_device());
+         }) == nullptr &&
+         all;
+}
+
 // Starts a graph, whose results this thread keeps.
 __attribute__((visibility("default"))) const char* castoff_step_replay_start(const Call* call) {
   return told([&] { start(*call); });
 }
 
-// Gives results to tensors. All are looked at before any is changed.
+// Gives results to tensors, and forgets them. All are looked at before any is changed.
 __attribute__((visibility("default"))) const char* castoff_step_replay_give(const Gifts* gifts) {
-  return told([&] { give_all(*gifts); });
+  return told([&] {
+    give_all(*gifts);
+    results.clear();
+  });
 }
 
 // A tensor of Python of a result; nullptr if there is none.
@@ -257,11 +316,6 @@ __attribute__((visibility("default"))) void* castoff_step_replay_result(int64_t 
   void* object = nullptr;
   told([&] { object = functions()->object_of(made_of(result_of(number))); });
   return object;
-}
-
-// Forgets the results.
-__attribute__((visibility("default"))) void castoff_step_replay_end() {
-  results.clear();
 }
 
 // Gives tensors the values of as many others, as the above does.
