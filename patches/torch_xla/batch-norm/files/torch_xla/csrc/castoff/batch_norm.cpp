@@ -104,9 +104,8 @@ void backward(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, unbiased_running_variance,
-         {{"aten::_native_batch_norm_legit", ""}, {"aten::native_batch_norm", ""}});
-  remedy(xla, backward, {{"aten::native_batch_norm_backward", ""}});
+  remedy(xla, unbiased_running_variance, "_native_batch_norm_legit native_batch_norm");
+  remedy(xla, backward, "native_batch_norm_backward");
 }
 
 }  // namespace

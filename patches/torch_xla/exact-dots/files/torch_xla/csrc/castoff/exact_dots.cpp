@@ -286,8 +286,8 @@ void install() {
   for (const Product& product : kProducts) {
     override_kernel<ExactProduct>(xla, DispatchKey::XLA, product.name, "", product);
   }
-  remedy(xla, convolution, {{"aten::convolution_overrideable", ""}});
-  remedy(xla, convolution_backward, {{"aten::convolution_backward_overrideable", ""}});
+  remedy(xla, convolution, "convolution_overrideable");
+  remedy(xla, convolution_backward, "convolution_backward_overrideable");
   torch::Library& autograd = library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   override_kernel<ExactEinsum>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "");
 }

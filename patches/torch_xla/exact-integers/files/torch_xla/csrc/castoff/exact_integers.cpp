@@ -144,8 +144,8 @@ Tensor power_by_number(c10::DispatchKeySet keys, const Tensor& self, const at::S
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, floor_divide, {{"aten::floor_divide", ""}});
-  remedy(xla, divide_by_mode, {{"aten::div", "Tensor_mode"}});
+  remedy(xla, floor_divide, "floor_divide");
+  remedy(xla, divide_by_mode, "div.Tensor_mode");
   TensorPower::by(xla, power);
   NumberPower::by(xla, power_of_number);
   PowerOfNumber::by(xla, power_by_number);

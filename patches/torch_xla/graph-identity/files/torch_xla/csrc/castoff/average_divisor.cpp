@@ -59,8 +59,8 @@ void average(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, average<2>, {{"aten::avg_pool2d", ""}});
-  remedy(xla, average<3>, {{"aten::avg_pool3d", ""}});
+  remedy(xla, average<2>, "avg_pool2d");
+  remedy(xla, average<3>, "avg_pool3d");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ void grouped_mm(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, grouped_mm, {{"aten::_grouped_mm", ""}});
+  remedy(xla, grouped_mm, "_grouped_mm");
 }
 
 }  // namespace

@@ -138,8 +138,8 @@ void bincount(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, histc, {{"aten::histc", ""}});
-  remedy(xla, bincount, {{"aten::bincount", ""}});
+  remedy(xla, histc, "histc");
+  remedy(xla, bincount, "bincount");
 }
 
 }  // namespace

@@ -302,94 +302,42 @@ class SendNumbers final : public castoff::OverrideKernel {
 
 // ---- registration
 
-struct Operator {
-  const char* name;
-  const char* overload;
-};
-
-void override_kernels(torch::Library& xla, Remedy remedy,
-                      std::initializer_list<Operator> operators) {
-  for (const Operator& op : operators) {
-    castoff::override_kernel<Mixed>(xla, DispatchKey::XLA, op.name, op.overload, remedy);
-  }
+void override_kernels(torch::Library& xla, Remedy remedy, const char* operators) {
+  castoff::each_operator(operators, [&](const char* name, const char* overload) {
+    castoff::override_kernel<Mixed>(xla, DispatchKey::XLA, name, overload, remedy);
+  });
 }
 
 void install() {
   const castoff::QuietOverride quiet;
   torch::Library& xla = castoff::library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernels(xla, promote_unless_highest,
-                   {
-                       {"aten::add", "Tensor"},
-                       {"aten::addcdiv", ""},
-                       {"aten::addcmul", ""},
-                       {"aten::atan2", ""},
-                       {"aten::fmod", "Tensor"},
-                       {"aten::maximum", ""},
-                       {"aten::minimum", ""},
-                       {"aten::mse_loss", ""},
-                       {"aten::pow", "Tensor_Tensor"},
-                       {"aten::sub", "Tensor"},
-                   });
+                   "add.Tensor addcdiv addcmul atan2 fmod.Tensor maximum minimum mse_loss "
+                   "pow.Tensor_Tensor sub.Tensor");
   override_kernels(xla, promote,
-                   {
-                       {"aten::clamp", "Tensor"},
-                       {"aten::clamp_max", "Tensor"},
-                       {"aten::clamp_min", "Tensor"},
-                       {"aten::mse_loss_backward", ""},
-                       {"aten::remainder", "Tensor"},
-                       {"aten::smooth_l1_loss", ""},
-                       {"aten::where", "self"},
-                       {"aten::xlogy", "Tensor"},
-                   });
-  override_kernels(xla, promote_weight, {{"aten::lerp", "Tensor"}});
-  for (const Operator& op : std::initializer_list<Operator>{
-           {"aten::atan2", ""},
-           {"aten::clamp", "Tensor"},
-           {"aten::clamp_max", "Tensor"},
-           {"aten::clamp_min", "Tensor"},
-           {"aten::lerp", "Tensor"},
-           {"aten::where", "self"},
-       }) {
-    castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, op.name, op.overload, true);
-  }
+                   "clamp.Tensor clamp_max.Tensor clamp_min.Tensor mse_loss_backward "
+                   "remainder.Tensor smooth_l1_loss where.self xlogy.Tensor");
+  override_kernels(xla, promote_weight, "lerp.Tensor");
+  castoff::each_operator(
+      "atan2 clamp.Tensor clamp_max.Tensor clamp_min.Tensor lerp.Tensor where.self",
+      [&](const char* name, const char* overload) {
+        castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, name, overload, true);
+      });
   castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, "aten::xlogy", "Tensor", false);
-  override_kernels(xla, take_dtype_of_self, {{"aten::slice_scatter", ""}});
+  override_kernels(xla, take_dtype_of_self, "slice_scatter");
   override_kernels(xla, refuse_mixed,
-                   {
-                       {"aten::_cdist_forward", ""},
-                       {"aten::masked_scatter", ""},
-                       {"aten::nll_loss2d_forward", ""},
-                       {"aten::nll_loss_forward", ""},
-                       {"aten::scatter", "reduce"},
-                       {"aten::scatter", "src"},
-                       {"aten::scatter_add", ""},
-                       {"aten::scatter_reduce", "two"},
-                   });
-  override_kernels(xla, product,
-                   {
-                       {"aten::addmm", ""},
-                       {"aten::bmm", ""},
-                       {"aten::dot", ""},
-                       {"aten::mm", ""},
-                       {"aten::mv", ""},
-                   });
+                   "_cdist_forward masked_scatter nll_loss2d_forward nll_loss_forward "
+                   "scatter.reduce scatter.src scatter_add scatter_reduce.two");
+  override_kernels(xla, product, "addmm bmm dot mm mv");
   torch::Library& autograd =
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   castoff::override_kernel<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
-  override_kernels(xla, index_put,
-                   {
-                       {"aten::_index_put_impl_", ""},
-                       {"aten::index_put_", ""},
-                   });
-  override_kernels(xla, convolution, {{"aten::convolution_overrideable", ""}});
-  override_kernels(xla, binary_cross_entropy, {{"aten::binary_cross_entropy", ""}});
+  override_kernels(xla, index_put, "_index_put_impl_ index_put_");
+  override_kernels(xla, convolution, "convolution_overrideable");
+  override_kernels(xla, binary_cross_entropy, "binary_cross_entropy");
   override_kernels(xla, batch_norm,
-                   {
-                       {"aten::_native_batch_norm_legit", ""},
-                       {"aten::_native_batch_norm_legit", "no_stats"},
-                       {"aten::native_batch_norm", ""},
-                   });
-  override_kernels(xla, batch_norm_backward, {{"aten::native_batch_norm_backward", ""}});
+                   "_native_batch_norm_legit _native_batch_norm_legit.no_stats native_batch_norm");
+  override_kernels(xla, batch_norm_backward, "native_batch_norm_backward");
 }
 
 }  // namespace

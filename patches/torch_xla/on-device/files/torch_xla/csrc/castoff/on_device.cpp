@@ -156,10 +156,10 @@ void conjugate_into(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, write_masked, {{"aten::index_put_", ""}, {"aten::_index_put_impl_", ""}});
-  remedy(xla, scaled_addmm, {{"aten::addmm", ""}});
-  remedy(xla, counting_norm, {{"aten::norm", "ScalarOpt_dim"}});
-  remedy(xla, conjugate_into, {{"aten::conj_physical", "out"}});
+  remedy(xla, write_masked, "index_put_ _index_put_impl_");
+  remedy(xla, scaled_addmm, "addmm");
+  remedy(xla, counting_norm, "norm.ScalarOpt_dim");
+  remedy(xla, conjugate_into, "conj_physical.out");
 }
 
 }  // namespace

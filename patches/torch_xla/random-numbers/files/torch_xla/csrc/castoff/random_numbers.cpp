@@ -151,38 +151,21 @@ void proceed(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, from_generator<uniform>, {{"aten::uniform_", ""}});
-  remedy(xla, from_generator<draw_wide<true>>, {{"aten::bernoulli", ""}, {"aten::bernoulli", "p"}});
-  remedy(xla, draw_wide<false>, {{"aten::native_dropout", ""}});
-  remedy(xla, from_generator<draw_wide<false>>,
-         {{"aten::normal", "Tensor_float"}, {"aten::rrelu_with_noise", ""}});
-  remedy(xla, from_generator<normal_of_tensors>, {{"aten::normal", "Tensor_Tensor"}});
-  remedy(xla, from_generator<draw_wide_in_place<true>>,
-         {{"aten::bernoulli_", "Tensor"}, {"aten::bernoulli_", "float"}});
-  remedy(xla, from_generator<draw_wide_in_place<false>>,
-         {{"aten::exponential_", ""}, {"aten::normal_", ""}});
-  remedy(xla, from_generator<seed_only>,
-         {
-             {"aten::normal", "float_Tensor"},
-             {"aten::random_", ""},
-             {"aten::random_", "from"},
-             {"aten::random_", "to"},
-         });
-  remedy(xla, randperm<3>, {{"aten::randperm", ""}});
-  remedy(xla, from_generator<randperm<4>>, {{"aten::randperm", "generator"}});
-  remedy(xla, draw_on_the_cpu,
-         {
-             {"aten::_sample_dirichlet", ""},
-             {"aten::_standard_gamma", ""},
-             {"aten::binomial", ""},
-             {"aten::multinomial", ""},
-             {"aten::poisson", ""},
-         });
+  remedy(xla, from_generator<uniform>, "uniform_");
+  remedy(xla, from_generator<draw_wide<true>>, "bernoulli bernoulli.p");
+  remedy(xla, draw_wide<false>, "native_dropout");
+  remedy(xla, from_generator<draw_wide<false>>, "normal.Tensor_float rrelu_with_noise");
+  remedy(xla, from_generator<normal_of_tensors>, "normal.Tensor_Tensor");
+  remedy(xla, from_generator<draw_wide_in_place<true>>, "bernoulli_.Tensor bernoulli_.float");
+  remedy(xla, from_generator<draw_wide_in_place<false>>, "exponential_ normal_");
+  remedy(xla, from_generator<seed_only>, "normal.float_Tensor random_ random_.from random_.to");
+  remedy(xla, randperm<3>, "randperm");
+  remedy(xla, from_generator<randperm<4>>, "randperm.generator");
+  remedy(xla, draw_on_the_cpu, "_sample_dirichlet _standard_gamma binomial multinomial poisson");
   // Functionalization runs it on a meta tensor, where it takes no generator.
   torch::Library& functionalize =
       library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
-  override_kernel<Remedied>(functionalize, c10::DispatchKey::Functionalize, "aten::exponential_",
-                            "", Remedy{from_generator<proceed>});
+  remedy(functionalize, from_generator<proceed>, "exponential_", c10::DispatchKey::Functionalize);
 }
 
 }  // namespace

@@ -86,60 +86,18 @@ void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, over_dimensions<1>,
-         {
-             {"aten::amax", ""},
-             {"aten::amin", ""},
-             {"aten::logsumexp", ""},
-             {"aten::mean", "dim"},
-             {"aten::std", "correction"},
-             {"aten::std", "dim"},
-             {"aten::std_mean", "correction"},
-             {"aten::sum", "dim_IntList"},
-             {"aten::var", "correction"},
-             {"aten::var_mean", "correction"},
-             {"aten::count_nonzero", "dim_IntList"},
-         });
-  remedy(xla, over_dimensions<2>,
-         {
-             {"aten::linalg_vector_norm", ""},
-             {"aten::norm", "ScalarOpt_dim"},
-             {"aten::norm", "ScalarOpt_dim_dtype"},
-         });
-  remedy(
-      xla, along_a_dimension<1>,
-      {
-          {"aten::_log_softmax", ""}, {"aten::_softmax", ""},        {"aten::all", "dim"},
-          {"aten::any", "dim"},       {"aten::argmax", ""},          {"aten::argmin", ""},
-          {"aten::cummax", ""},       {"aten::cumprod", ""},         {"aten::cumsum", ""},
-          {"aten::flip", ""},         {"aten::kthvalue", ""},        {"aten::max", "dim"},
-          {"aten::min", "dim"},       {"aten::prod", "dim_int"},     {"aten::sort", ""},
-          {"aten::sort", "stable"},   {"aten::squeeze_copy", "dim"}, {"aten::squeeze_copy", "dims"},
-          {"aten::topk", ""},
-      });
-  remedy(xla, fill_along_a_dimension,
-         {{"aten::index_fill_", "int_Scalar"}, {"aten::index_fill_", "int_Tensor"}});
-  remedy(xla, along_a_dimension<2>,
-         {
-             {"aten::_log_softmax_backward_data", ""},
-             {"aten::_softmax_backward_data", ""},
-         });
+         "amax amin logsumexp mean.dim std.correction std.dim std_mean.correction sum.dim_IntList "
+         "var.correction var_mean.correction count_nonzero.dim_IntList");
+  remedy(xla, over_dimensions<2>, "linalg_vector_norm norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype");
+  remedy(xla, along_a_dimension<1>,
+         "_log_softmax _softmax all.dim any.dim argmax argmin cummax cumprod cumsum flip kthvalue "
+         "max.dim min.dim prod.dim_int sort sort.stable squeeze_copy.dim squeeze_copy.dims topk");
+  remedy(xla, fill_along_a_dimension, "index_fill_.int_Scalar index_fill_.int_Tensor");
+  remedy(xla, along_a_dimension<2>, "_log_softmax_backward_data _softmax_backward_data");
   // self, dim, index[, source]; a value to fill with stays as it is.
-  remedy(xla, along_a_dimension<3>,
-         {
-             {"aten::gather", ""},
-             {"aten::index_select", ""},
-             {"aten::scatter", "value"},
-             {"aten::scatter", "value_reduce"},
-         });
+  remedy(xla, along_a_dimension<3>, "gather index_select scatter.value scatter.value_reduce");
   remedy(xla, along_a_dimension<4>,
-         {
-             {"aten::index_add", ""},
-             {"aten::index_copy", ""},
-             {"aten::scatter", "reduce"},
-             {"aten::scatter", "src"},
-             {"aten::scatter_add", ""},
-             {"aten::scatter_reduce", "two"},
-         });
+         "index_add index_copy scatter.reduce scatter.src scatter_add scatter_reduce.two");
 }
 
 }  // namespace

@@ -279,8 +279,8 @@ void normalise(Call& call) {
 
 void override_normalisations(c10::DispatchKey key) {
   torch::Library& lib = library(torch::Library::IMPL, "aten", key);
-  override_kernel<Remedied>(lib, key, "aten::native_layer_norm", "", Remedy{normalise<2, 3>});
-  override_kernel<Remedied>(lib, key, "aten::native_group_norm", "", Remedy{normalise<1, 2>});
+  remedy(lib, normalise<2, 3>, "native_layer_norm", key);
+  remedy(lib, normalise<1, 2>, "native_group_norm", key);
 }
 
 // ---- registration
@@ -288,67 +288,28 @@ void override_normalisations(c10::DispatchKey key) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, sum_in_int64<2>, {{"aten::cumprod", ""}, {"aten::cumsum", ""}});
-  remedy(xla, sum_in_int64<-1>, {{"aten::trace", ""}});
-  remedy(xla, count_nonzero, {{"aten::count_nonzero", ""}, {"aten::count_nonzero", "dim_IntList"}});
+  remedy(xla, sum_in_int64<2>, "cumprod cumsum");
+  remedy(xla, sum_in_int64<-1>, "trace");
+  remedy(xla, count_nonzero, "count_nonzero count_nonzero.dim_IntList");
   remedy(xla, promote<0, 2>,
-         {
-             {"aten::atan2", ""},
-             {"aten::bitwise_and", "Tensor"},
-             {"aten::bitwise_or", "Tensor"},
-             {"aten::bitwise_xor", "Tensor"},
-             {"aten::clamp_max", "Tensor"},
-             {"aten::clamp_min", "Tensor"},
-             {"aten::maximum", ""},
-             {"aten::minimum", ""},
-             {"aten::remainder", "Tensor"},
-         });
-  remedy(xla, shift,
-         {
-             {"aten::__lshift__", "Tensor"},
-             {"aten::__rshift__", "Tensor"},
-             {"aten::bitwise_left_shift", "Tensor"},
-             {"aten::bitwise_right_shift", "Tensor"},
-         });
-  remedy(xla, remainder_by_number, {{"aten::remainder", "Scalar"}});
-  remedy(xla, add, {{"aten::add", "Tensor"}, {"aten::sub", "Tensor"}});
-  remedy(xla, promote<0, 3>, {{"aten::clamp", "Tensor"}});
-  remedy(xla, promote<1, 3>, {{"aten::where", "self"}});
-  remedy(xla, compare,
-         {
-             {"aten::eq", "Tensor"},
-             {"aten::ge", "Tensor"},
-             {"aten::gt", "Tensor"},
-             {"aten::le", "Tensor"},
-             {"aten::lt", "Tensor"},
-             {"aten::ne", "Tensor"},
-         });
-  remedy(xla, clamp_by_number,
-         {{"aten::clamp", ""}, {"aten::clamp_max", ""}, {"aten::clamp_min", ""}});
-  remedy(xla, compare_with_number,
-         {
-             {"aten::eq", "Scalar"},
-             {"aten::ge", "Scalar"},
-             {"aten::gt", "Scalar"},
-             {"aten::le", "Scalar"},
-             {"aten::lt", "Scalar"},
-             {"aten::ne", "Scalar"},
-         });
+         "atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor clamp_max.Tensor "
+         "clamp_min.Tensor maximum minimum remainder.Tensor");
+  remedy(
+      xla, shift,
+      "__lshift__.Tensor __rshift__.Tensor bitwise_left_shift.Tensor bitwise_right_shift.Tensor");
+  remedy(xla, remainder_by_number, "remainder.Scalar");
+  remedy(xla, add, "add.Tensor sub.Tensor");
+  remedy(xla, promote<0, 3>, "clamp.Tensor");
+  remedy(xla, promote<1, 3>, "where.self");
+  remedy(xla, compare, "eq.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor ne.Tensor");
+  remedy(xla, clamp_by_number, "clamp clamp_max clamp_min");
+  remedy(xla, compare_with_number, "eq.Scalar ge.Scalar gt.Scalar le.Scalar lt.Scalar ne.Scalar");
   remedy(xla, of_bool,
-         {
-             {"aten::acos", ""},    {"aten::acosh", ""},      {"aten::asin", ""},
-             {"aten::asinh", ""},   {"aten::atan", ""},       {"aten::atanh", ""},
-             {"aten::cos", ""},     {"aten::cosh", ""},       {"aten::erf", ""},
-             {"aten::erfc", ""},    {"aten::erfinv", ""},     {"aten::exp", ""},
-             {"aten::expm1", ""},   {"aten::isnan", ""},      {"aten::log", ""},
-             {"aten::log10", ""},   {"aten::log1p", ""},      {"aten::log2", ""},
-             {"aten::logit", ""},   {"aten::reciprocal", ""}, {"aten::rsqrt", ""},
-             {"aten::sigmoid", ""}, {"aten::sin", ""},        {"aten::sinh", ""},
-             {"aten::sqrt", ""},    {"aten::tan", ""},        {"aten::tanh", ""},
-         });
-  remedy(xla, of_integers, {{"aten::logsumexp", ""}});
-  remedy(xla, divide, {{"aten::div", "Tensor"}});
-  remedy(xla, divide_by_number, {{"aten::div", "Scalar"}});
+         "acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp expm1 isnan log log10 "
+         "log1p log2 logit reciprocal rsqrt sigmoid sin sinh sqrt tan tanh");
+  remedy(xla, of_integers, "logsumexp");
+  remedy(xla, divide, "div.Tensor");
+  remedy(xla, divide_by_number, "div.Scalar");
   // Both: under inference mode there is no autograd to pass.
   override_normalisations(c10::DispatchKey::AutogradXLA);
   override_normalisations(c10::DispatchKey::XLA);

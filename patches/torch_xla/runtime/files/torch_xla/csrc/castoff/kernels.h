@@ -15,6 +15,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -109,6 +110,18 @@ void override_kernel(torch::Library& lib, c10::DispatchKey key, const char* name
   const std::string full = std::string(name) + (*overload ? "." : "") + overload;
   lib.impl(full.c_str(),
            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key, extra...)));
+}
+
+// Calls `take` with name and overload of each operator of a list like "add.Tensor mm".
+template <class Take>
+void each_operator(const std::string& operators, const Take& take) {
+  for (size_t at = 0; at < operators.size();) {
+    const size_t end = std::min(operators.find(' ', at), operators.size());
+    const size_t dot = std::min(operators.find('.', at), end);
+    const std::string name = "aten::" + operators.substr(at, dot - at);
+    take(name.c_str(), dot == end ? "" : operators.substr(dot + 1, end - dot - 1).c_str());
+    at = end + 1;
+  }
 }
 
 template <class Signature>

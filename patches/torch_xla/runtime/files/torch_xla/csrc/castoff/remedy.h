@@ -90,4 +90,12 @@ inline void remedy(torch::Library& xla, Remedy remedy, std::initializer_list<Ope
   }
 }
 
+// The same for a list like "add.Tensor mm", and any key.
+inline void remedy(torch::Library& library, Remedy remedy, const char* operators,
+                   c10::DispatchKey key = c10::DispatchKey::XLA) {
+  each_operator(operators, [&](const char* name, const char* overload) {
+    override_kernel<Remedied>(library, key, name, overload, remedy);
+  });
+}
+
 }  // namespace castoff

@@ -36,8 +36,8 @@ void clamp_bounds(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, clamp_bounds<1>, {{"aten::slice_copy", "Tensor"}});
-  remedy(xla, clamp_bounds<2>, {{"aten::slice_scatter", ""}});
+  remedy(xla, clamp_bounds<1>, "slice_copy.Tensor");
+  remedy(xla, clamp_bounds<2>, "slice_scatter");
 }
 
 }  // namespace

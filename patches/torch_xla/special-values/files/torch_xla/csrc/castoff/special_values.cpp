@@ -231,20 +231,20 @@ void softshrink(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, clamp, {{"aten::clamp", ""}});
-  remedy(xla, clamp_at<true>, {{"aten::clamp_min", ""}});
-  remedy(xla, clamp_at<false>, {{"aten::clamp_max", ""}});
-  remedy(xla, nan_to_num, {{"aten::nan_to_num", ""}});
-  remedy(xla, logit, {{"aten::logit", ""}});
-  remedy(xla, logsumexp, {{"aten::logsumexp", ""}});
-  remedy(xla, remainder, {{"aten::remainder", "Tensor"}});
-  remedy(xla, remainder_by_number, {{"aten::remainder", "Scalar"}});
-  remedy(xla, log_sigmoid, {{"aten::log_sigmoid_forward", ""}});
-  remedy(xla, hardsigmoid_backward, {{"aten::hardsigmoid_backward", ""}});
-  remedy(xla, hardtanh_backward, {{"aten::hardtanh_backward", ""}});
-  remedy(xla, threshold, {{"aten::threshold", ""}});
-  remedy(xla, threshold_backward, {{"aten::threshold_backward", ""}});
-  remedy(xla, softshrink, {{"aten::softshrink", ""}});
+  remedy(xla, clamp, "clamp");
+  remedy(xla, clamp_at<true>, "clamp_min");
+  remedy(xla, clamp_at<false>, "clamp_max");
+  remedy(xla, nan_to_num, "nan_to_num");
+  remedy(xla, logit, "logit");
+  remedy(xla, logsumexp, "logsumexp");
+  remedy(xla, remainder, "remainder.Tensor");
+  remedy(xla, remainder_by_number, "remainder.Scalar");
+  remedy(xla, log_sigmoid, "log_sigmoid_forward");
+  remedy(xla, hardsigmoid_backward, "hardsigmoid_backward");
+  remedy(xla, hardtanh_backward, "hardtanh_backward");
+  remedy(xla, threshold, "threshold");
+  remedy(xla, threshold_backward, "threshold_backward");
+  remedy(xla, softshrink, "softshrink");
 }
 
 }  // namespace

@@ -223,30 +223,29 @@ void kaiser_window(Call& call) {
 }  // namespace
 
 void mend_complex_numbers(torch::Library& xla) {
-  remedy(xla, to_copy, {{"aten::_to_copy", ""}});
-  remedy(xla, copy, {{"aten::copy_", ""}});
-  remedy(xla, copy_from, {{"aten::_copy_from", ""}});
-  remedy(xla, copy_from_and_resize, {{"aten::_copy_from_and_resize", ""}});
-  remedy(xla, to_cpu, {{"aten::_to_cpu", ""}});
-  remedy(xla, number, {{"aten::_local_scalar_dense", ""}});
-  remedy(xla, mean<1>, {{"aten::mean", ""}});
-  remedy(xla, mean<3>, {{"aten::mean", "dim"}});
-  remedy(xla, std_of_all, {{"aten::std", ""}});
-  remedy(xla, std_of_dims, {{"aten::std", "dim"}});
-  remedy(xla, spread<true>, {{"aten::std", "correction"}});
-  remedy(xla, spread<false>, {{"aten::var", "correction"}});
-  remedy(xla, spread_and_mean<false>, {{"aten::var_mean", "correction"}});
-  remedy(xla, spread_and_mean<true>, {{"aten::std_mean", "correction"}});
-  remedy(xla, norm<-1>, {{"aten::norm", "Scalar"}, {"aten::norm", "ScalarOpt_dim"}});
-  remedy(xla, norm<2>, {{"aten::norm", "ScalarOpt_dtype"}});
-  remedy(xla, norm<4>, {{"aten::norm", "ScalarOpt_dim_dtype"}, {"aten::linalg_vector_norm", ""}});
-  remedy(xla, is_nan, {{"aten::isnan", ""}});
-  remedy(xla, on_the_cpu_if_complex,
-         {{"aten::linalg_inv_ex", ""}, {"aten::_linalg_slogdet", ""}, {"aten::_linalg_svd", ""}});
-  remedy(xla, full, {{"aten::full", ""}});
-  remedy(xla, kaiser_window<1>, {{"aten::kaiser_window", ""}});
-  remedy(xla, kaiser_window<2>, {{"aten::kaiser_window", "periodic"}});
-  remedy(xla, kaiser_window<3>, {{"aten::kaiser_window", "beta"}});
+  remedy(xla, to_copy, "_to_copy");
+  remedy(xla, copy, "copy_");
+  remedy(xla, copy_from, "_copy_from");
+  remedy(xla, copy_from_and_resize, "_copy_from_and_resize");
+  remedy(xla, to_cpu, "_to_cpu");
+  remedy(xla, number, "_local_scalar_dense");
+  remedy(xla, mean<1>, "mean");
+  remedy(xla, mean<3>, "mean.dim");
+  remedy(xla, std_of_all, "std");
+  remedy(xla, std_of_dims, "std.dim");
+  remedy(xla, spread<true>, "std.correction");
+  remedy(xla, spread<false>, "var.correction");
+  remedy(xla, spread_and_mean<false>, "var_mean.correction");
+  remedy(xla, spread_and_mean<true>, "std_mean.correction");
+  remedy(xla, norm<-1>, "norm.Scalar norm.ScalarOpt_dim");
+  remedy(xla, norm<2>, "norm.ScalarOpt_dtype");
+  remedy(xla, norm<4>, "norm.ScalarOpt_dim_dtype linalg_vector_norm");
+  remedy(xla, is_nan, "isnan");
+  remedy(xla, on_the_cpu_if_complex, "linalg_inv_ex _linalg_slogdet _linalg_svd");
+  remedy(xla, full, "full");
+  remedy(xla, kaiser_window<1>, "kaiser_window");
+  remedy(xla, kaiser_window<2>, "kaiser_window.periodic");
+  remedy(xla, kaiser_window<3>, "kaiser_window.beta");
 }
 
 }  // namespace castoff

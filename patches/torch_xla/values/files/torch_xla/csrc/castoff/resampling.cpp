@@ -250,22 +250,13 @@ void replication_pad_backward(Call& call) {
 }  // namespace
 
 void mend_resampling(torch::Library& xla) {
-  remedy(xla, upsample_nearest, {{"aten::upsample_nearest2d", ""}});
-  remedy(xla, upsample_nearest_backward, {{"aten::upsample_nearest2d_backward", ""}});
-  remedy(xla, upsample_bilinear, {{"aten::upsample_bilinear2d", ""}});
-  remedy(xla, upsample_bilinear_backward, {{"aten::upsample_bilinear2d_backward", ""}});
-  remedy(xla, replication_pad,
-         {
-             {"aten::replication_pad1d", ""},
-             {"aten::replication_pad2d", ""},
-             {"aten::replication_pad3d", ""},
-         });
+  remedy(xla, upsample_nearest, "upsample_nearest2d");
+  remedy(xla, upsample_nearest_backward, "upsample_nearest2d_backward");
+  remedy(xla, upsample_bilinear, "upsample_bilinear2d");
+  remedy(xla, upsample_bilinear_backward, "upsample_bilinear2d_backward");
+  remedy(xla, replication_pad, "replication_pad1d replication_pad2d replication_pad3d");
   remedy(xla, replication_pad_backward,
-         {
-             {"aten::replication_pad1d_backward", ""},
-             {"aten::replication_pad2d_backward", ""},
-             {"aten::replication_pad3d_backward", ""},
-         });
+         "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward");
 }
 
 }  // namespace castoff

@@ -137,8 +137,7 @@ void unfold(Call& call) {
 
 void mend_unfolding() {
   constexpr c10::DispatchKey kKey = c10::DispatchKey::Functionalize;
-  override_kernel<Remedied>(library(torch::Library::IMPL, "aten", kKey), kKey, "aten::unfold", "",
-                            Remedy{unfold});
+  remedy(library(torch::Library::IMPL, "aten", kKey), unfold, "unfold", kKey);
 }
 
 }  // namespace castoff

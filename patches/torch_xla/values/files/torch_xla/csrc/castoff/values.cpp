@@ -852,121 +852,81 @@ void layer_norm(Call& call) {
 bool is_installed = false;
 
 void mend_values(torch::Library& xla) {
-  remedy(xla, elu_backward, {{"aten::elu_backward", ""}});
-  remedy(xla, hardswish_backward, {{"aten::hardswish_backward", ""}});
-  remedy(xla, log_sigmoid_backward, {{"aten::log_sigmoid_backward", ""}});
-  remedy(xla, norm<-1, -1, -1>, {{"aten::norm", "Scalar"}});
-  remedy(xla, norm<-1, -1, 2>, {{"aten::norm", "ScalarOpt_dtype"}});
-  remedy(xla, norm<2, 3, -1>, {{"aten::norm", "ScalarOpt_dim"}});
-  remedy(xla, norm<2, 3, 4>,
-         {{"aten::norm", "ScalarOpt_dim_dtype"}, {"aten::linalg_vector_norm", ""}});
-  remedy(xla, chunk_cat, {{"aten::_chunk_cat", ""}});
-  remedy(xla, isneginf, {{"aten::isneginf", ""}});
-  remedy(xla, magnitude, {{"aten::abs", ""}});
-  remedy(xla, average_integers, {{"aten::avg_pool2d", ""}, {"aten::avg_pool3d", ""}});
-  remedy(xla, shift<at::_ops::bitwise_left_shift_Tensor>,
-         {{"aten::__lshift__", "Scalar"}, {"aten::__lshift__", "Tensor"}});
-  remedy(xla, shift<at::_ops::bitwise_right_shift_Tensor>,
-         {{"aten::__rshift__", "Scalar"}, {"aten::__rshift__", "Tensor"}});
-  remedy(xla, divide_down, {{"aten::floor_divide", ""}});
-  remedy(xla, arange, {{"aten::arange", "start_out"}});
-  remedy(xla, embedding_bag, {{"aten::_embedding_bag_forward_only", ""}});
-  remedy(xla, index_of_extreme, {{"aten::argmax", ""}, {"aten::argmin", ""}});
+  remedy(xla, elu_backward, "elu_backward");
+  remedy(xla, hardswish_backward, "hardswish_backward");
+  remedy(xla, log_sigmoid_backward, "log_sigmoid_backward");
+  remedy(xla, norm<-1, -1, -1>, "norm.Scalar");
+  remedy(xla, norm<-1, -1, 2>, "norm.ScalarOpt_dtype");
+  remedy(xla, norm<2, 3, -1>, "norm.ScalarOpt_dim");
+  remedy(xla, norm<2, 3, 4>, "norm.ScalarOpt_dim_dtype linalg_vector_norm");
+  remedy(xla, chunk_cat, "_chunk_cat");
+  remedy(xla, isneginf, "isneginf");
+  remedy(xla, magnitude, "abs");
+  remedy(xla, average_integers, "avg_pool2d avg_pool3d");
+  remedy(xla, shift<at::_ops::bitwise_left_shift_Tensor>, "__lshift__.Scalar __lshift__.Tensor");
+  remedy(xla, shift<at::_ops::bitwise_right_shift_Tensor>, "__rshift__.Scalar __rshift__.Tensor");
+  remedy(xla, divide_down, "floor_divide");
+  remedy(xla, arange, "arange.start_out");
+  remedy(xla, embedding_bag, "_embedding_bag_forward_only");
+  remedy(xla, index_of_extreme, "argmax argmin");
 }
 
 void mend_refusals(torch::Library& xla, torch::Library& autograd) {
-  remedy(xla, clone_if_empty, {{"aten::roll", ""}});
-  remedy(xla, on_the_cpu_if_empty, {{"aten::cumprod", ""}});
-  remedy(xla, repeat, {{"aten::repeat", ""}});
-  remedy(xla, index_of_one_output<1>,
-         {{"aten::embedding", ""}, {"aten::embedding_dense_backward", ""}});
+  remedy(xla, clone_if_empty, "roll");
+  remedy(xla, on_the_cpu_if_empty, "cumprod");
+  remedy(xla, repeat, "repeat");
+  remedy(xla, index_of_one_output<1>, "embedding embedding_dense_backward");
   remedy(xla, index_of_one_output<2>,
-         {
-             {"aten::index_add", ""},
-             {"aten::index_copy", ""},
-             {"aten::index_fill_", "int_Scalar"},
-             {"aten::index_fill_", "int_Tensor"},
-             {"aten::index_select", ""},
-         });
-  remedy(xla, nll_loss, {{"aten::nll_loss_forward", ""}, {"aten::nll_loss2d_forward", ""}});
-  remedy(xla, nll_loss_backward,
-         {{"aten::nll_loss_backward", ""}, {"aten::nll_loss2d_backward", ""}});
-  remedy(xla, count_differences, {{"aten::_pdist_forward", ""}});
-  remedy(xla, slogdet, {{"aten::_linalg_slogdet", ""}});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::_linalg_slogdet", "",
-                            Remedy{slogdet_with_gradients});
-  remedy(xla, svd, {{"aten::_linalg_svd", ""}});
-  remedy(xla, inverse, {{"aten::linalg_inv_ex", ""}});
-  remedy(xla, broadcast, {{"aten::clamp_max", "Tensor"}, {"aten::clamp_min", "Tensor"}});
-  remedy(xla, gather, {{"aten::gather", ""}});
+         "index_add index_copy index_fill_.int_Scalar index_fill_.int_Tensor index_select");
+  remedy(xla, nll_loss, "nll_loss_forward nll_loss2d_forward");
+  remedy(xla, nll_loss_backward, "nll_loss_backward nll_loss2d_backward");
+  remedy(xla, count_differences, "_pdist_forward");
+  remedy(xla, slogdet, "_linalg_slogdet");
+  remedy(autograd, slogdet_with_gradients, "_linalg_slogdet", c10::DispatchKey::AutogradXLA);
+  remedy(xla, svd, "_linalg_svd");
+  remedy(xla, inverse, "linalg_inv_ex");
+  remedy(xla, broadcast, "clamp_max.Tensor clamp_min.Tensor");
+  remedy(xla, gather, "gather");
   remedy(xla, scatter,
-         {
-             {"aten::scatter", "reduce"},
-             {"aten::scatter", "src"},
-             {"aten::scatter", "value"},
-             {"aten::scatter", "value_reduce"},
-             {"aten::scatter_add", ""},
-             {"aten::scatter_reduce", "two"},
-         });
-  remedy(xla, glu, {{"aten::glu", ""}});
-  remedy(xla, masked_scatter, {{"aten::masked_scatter", ""}});
-  remedy(xla, distances, {{"aten::_cdist_forward", ""}});
-  remedy(xla, of_bools, {{"aten::atan2", ""}});
-  remedy(xla, as_strided, {{"aten::as_strided", ""}, {"aten::as_strided_copy", ""}});
-  remedy(xla, as_strided_scatter, {{"aten::as_strided_scatter", ""}});
-  remedy(xla, of_integers,
-         {{"aten::erfc", ""}, {"aten::erfinv", ""}, {"aten::native_dropout_backward", ""}});
+         "scatter.reduce scatter.src scatter.value scatter.value_reduce scatter_add "
+         "scatter_reduce.two");
+  remedy(xla, glu, "glu");
+  remedy(xla, masked_scatter, "masked_scatter");
+  remedy(xla, distances, "_cdist_forward");
+  remedy(xla, of_bools, "atan2");
+  remedy(xla, as_strided, "as_strided as_strided_copy");
+  remedy(xla, as_strided_scatter, "as_strided_scatter");
+  remedy(xla, of_integers, "erfc erfinv native_dropout_backward");
   remedy(xla, sparse_tensor,
-         {{"aten::_to_sparse", ""},
-          {"aten::_to_sparse", "sparse_dim"},
-          {"aten::_to_sparse_bsc", ""},
-          {"aten::_to_sparse_bsr", ""},
-          {"aten::_to_sparse_csc", ""},
-          {"aten::_to_sparse_csr", ""}});
-  remedy(xla, parts_of_complex, {{"aten::view_as_real_copy", ""}});
-  remedy(xla, complex_of_parts, {{"aten::complex", ""}, {"aten::view_as_complex_copy", ""}});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::chalf", "",
-                            Remedy{half_complex});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA,
-                            "aten::embedding_sparse_backward", "", Remedy{sparse_tensor});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
-                            Remedy{layer_norm_of_nothing});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::special_ndtr", "",
-                            Remedy{normal_distribution});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::tensor_split",
-                            "tensor_indices_or_sections", Remedy{read_sections});
+         "_to_sparse _to_sparse.sparse_dim _to_sparse_bsc _to_sparse_bsr _to_sparse_csc "
+         "_to_sparse_csr");
+  remedy(xla, parts_of_complex, "view_as_real_copy");
+  remedy(xla, complex_of_parts, "complex view_as_complex_copy");
+  remedy(autograd, half_complex, "chalf", c10::DispatchKey::AutogradXLA);
+  remedy(autograd, sparse_tensor, "embedding_sparse_backward", c10::DispatchKey::AutogradXLA);
+  remedy(autograd, layer_norm_of_nothing, "native_layer_norm", c10::DispatchKey::AutogradXLA);
+  remedy(autograd, normal_distribution, "special_ndtr", c10::DispatchKey::AutogradXLA);
+  remedy(autograd, read_sections, "tensor_split.tensor_indices_or_sections",
+         c10::DispatchKey::AutogradXLA);
 }
 
 void mend_steps(torch::Library& xla, torch::Library& autograd) {
-  remedy(xla, compute_wide,
-         {
-             {"aten::lerp", "Scalar"},
-             {"aten::lerp", "Tensor"},
-             {"aten::softplus", ""},
-             {"aten::softplus_backward", ""},
-         });
-  remedy(xla, divide<2>, {{"aten::div", "Tensor_mode"}});
+  remedy(xla, compute_wide, "lerp.Scalar lerp.Tensor softplus softplus_backward");
+  remedy(xla, divide<2>, "div.Tensor_mode");
   remedy(xla, compute_float16_wide,
-         {
-             {"aten::addcdiv", ""},
-             {"aten::addcmul", ""},
-             {"aten::convolution_backward_overrideable", ""},
-             {"aten::convolution_overrideable", ""},
-             {"aten::sigmoid_backward", ""},
-         });
-  remedy(xla, gelu, {{"aten::gelu", ""}});
-  remedy(xla, compute_wide_unless_native, {{"aten::gelu_backward", ""}});
-  remedy(xla, cumsum, {{"aten::cumsum", ""}});
-  remedy(xla, log_softmax, {{"aten::_log_softmax", ""}});
-  remedy(xla, log_softmax_backward, {{"aten::_log_softmax_backward_data", ""}});
-  remedy(xla, batch_norm,
-         {{"aten::_native_batch_norm_legit", ""}, {"aten::native_batch_norm", ""}});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::cosine_similarity", "",
-                            Remedy{compute_wide_with_gradients<is_half>});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_layer_norm", "",
-                            Remedy{layer_norm});
-  override_kernel<Remedied>(autograd, c10::DispatchKey::AutogradXLA, "aten::native_group_norm", "",
-                            Remedy{compute_wide_with_gradients<is_computed_wide>});
+         "addcdiv addcmul convolution_backward_overrideable convolution_overrideable "
+         "sigmoid_backward");
+  remedy(xla, gelu, "gelu");
+  remedy(xla, compute_wide_unless_native, "gelu_backward");
+  remedy(xla, cumsum, "cumsum");
+  remedy(xla, log_softmax, "_log_softmax");
+  remedy(xla, log_softmax_backward, "_log_softmax_backward_data");
+  remedy(xla, batch_norm, "_native_batch_norm_legit native_batch_norm");
+  remedy(autograd, compute_wide_with_gradients<is_half>, "cosine_similarity",
+         c10::DispatchKey::AutogradXLA);
+  remedy(autograd, layer_norm, "native_layer_norm", c10::DispatchKey::AutogradXLA);
+  remedy(autograd, compute_wide_with_gradients<is_computed_wide>, "native_group_norm",
+         c10::DispatchKey::AutogradXLA);
 }
 
 void install() {

@@ -192,34 +192,20 @@ void softmax_backward(Call& call) {
 void install() {
   const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, noted<reduce_wide<1>>, {{"aten::mean", ""}});
-  remedy(xla, noted<reduce_wide<3>>, {{"aten::mean", "dim"}});
-  remedy(xla, sum<1>, {{"aten::sum", ""}});
-  remedy(xla, sum<3>, {{"aten::sum", "dim_IntList"}});
-  remedy(xla, convolution_backward, {{"aten::convolution_backward_overrideable", ""}});
-  remedy(xla, reduce_wide<4>,
-         {{"aten::linalg_vector_norm", ""}, {"aten::norm", "ScalarOpt_dim_dtype"}});
-  remedy(xla, softmax, {{"aten::_softmax", ""}});
-  remedy(xla, softmax_backward, {{"aten::_softmax_backward_data", ""}});
-  remedy(xla, noted<mse_loss>, {{"aten::mse_loss", ""}});
+  remedy(xla, noted<reduce_wide<1>>, "mean");
+  remedy(xla, noted<reduce_wide<3>>, "mean.dim");
+  remedy(xla, sum<1>, "sum");
+  remedy(xla, sum<3>, "sum.dim_IntList");
+  remedy(xla, convolution_backward, "convolution_backward_overrideable");
+  remedy(xla, reduce_wide<4>, "linalg_vector_norm norm.ScalarOpt_dim_dtype");
+  remedy(xla, softmax, "_softmax");
+  remedy(xla, softmax_backward, "_softmax_backward_data");
+  remedy(xla, noted<mse_loss>, "mse_loss");
   remedy(xla, noted<compute_wide>,
-         {{"aten::binary_cross_entropy", ""},
-          {"aten::binary_cross_entropy_with_logits", ""},
-          {"aten::smooth_l1_loss", ""}});
+         "binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss");
   remedy(xla, compute_wide,
-         {
-             {"aten::_adaptive_avg_pool2d", ""},
-             {"aten::avg_pool2d", ""},
-             {"aten::log_sigmoid_forward", ""},
-             {"aten::norm", "Scalar"},
-             {"aten::norm", "ScalarOpt_dim"},
-             {"aten::std", ""},
-             {"aten::std", "correction"},
-             {"aten::std", "dim"},
-             {"aten::std_mean", "correction"},
-             {"aten::var", "correction"},
-             {"aten::var_mean", "correction"},
-         });
+         "_adaptive_avg_pool2d avg_pool2d log_sigmoid_forward norm.Scalar norm.ScalarOpt_dim std "
+         "std.correction std.dim std_mean.correction var.correction var_mean.correction");
 }
 
 }  // namespace
