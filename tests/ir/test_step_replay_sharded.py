@@ -7,7 +7,7 @@ import pytest
 from other_process import forked
 
 # test_step_replay.py says what fails on stock wheels.
-pytestmark = [pytest.mark.fails_on_stock, pytest.mark.default_pin]
+pytestmark = pytest.mark.fails_on_stock
 
 PROGRAM = """
 import numpy, torch, torch_xla

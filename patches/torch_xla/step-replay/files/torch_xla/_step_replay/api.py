@@ -27,6 +27,16 @@ _MOST_PLANS = 8  # graphs of one signature
 _MOST_SIGNATURES = 16
 _MOST_UNSETTLED = 4  # calls in a row that make something new
 
+#: The modes of topics that this build has.
+_OF_TOPICS = [
+    getattr(sys.modules[module], name)
+    for module, name in (
+        ("torch_xla._native_mul", "is_native_mul"),
+        ("torch_xla._native_attention", "is_narrow_attention"),
+    )
+    if module in sys.modules
+]
+
 _running = threading.local()
 
 
@@ -81,7 +91,7 @@ class Replay:
             if numbers is None:
                 continue
             inputs = plan.inputs(arguments, numbers)
-            if xr.is_spmd() and not plan.has_shardings(inputs, device):
+            if plan.is_spmd and not plan.has_shardings(inputs, device):
                 continue
             if self._check_every and plan.replays % self._check_every == 0:
                 return self._check(plan, call, numbers, signature)
@@ -236,10 +246,4 @@ def _signature(call: Call, device: str, step: Callable) -> tuple[list[torch.Tens
 
 def _modes() -> tuple:
     """What changes the graphs of this thread."""
-    native_mul, attention = (sys.modules.get(f"torch_xla.{name}") for name in ("_native_mul", "_native_attention"))
-    return (
-        modes(),
-        matmul_precision(),
-        native_mul.is_native_mul() if native_mul else None,
-        attention.is_narrow_attention() if attention else None,
-    )
+    return (modes(), matmul_precision(), *[get() for get in _OF_TOPICS])

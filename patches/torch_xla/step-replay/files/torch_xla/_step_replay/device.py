@@ -29,7 +29,6 @@ __all__ = [
     "keep",
     "pending_total",
     "seeds_of",
-    "sent",
     "set_seed",
     "settle",
     "shardings_of",
@@ -155,18 +154,13 @@ def settle(device: str, tensors: Iterable[torch.Tensor] = (), wait: bool = False
     return seed
 
 
-def sent(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """A tensor of the CPU as an input of a graph, which sends it; not one of SPMD's."""
-    return tensor.to(device) if xr.is_spmd() else tensor
-
-
-def seeds_of(seed: int, draws: Sequence[int], device: str) -> list[torch.Tensor]:
-    """The seeds that random operators get, which are the so-manyth ones of a step, in ascending order."""
+def seeds_of(seed: int, draws: Sequence[int]) -> Sequence[torch.Tensor]:
+    """The seeds, on the CPU, that random operators get, which are the so-manyth ones of a step in ascending order."""
     words = []
     for last, draw in itertools.pairwise([0, *draws]):
         seed = drawn(seed, draw - last)
         words.append(seed - _WORD if seed >= _WORD // 2 else seed)
-    return [sent(word, device) for word in torch.tensor(words, dtype=torch.int64).unbind()]
+    return torch.tensor(words, dtype=torch.int64).unbind()
 
 
 def executions() -> tuple[int, ...]:

@@ -22,6 +22,7 @@ class Plan:
 
     def __init__(self, traced: Traced) -> None:
         self.structure = traced.structure()
+        self.is_spmd = xr.is_spmd()
         self.traces = 0
         self.replays = 0
         self._varied: set[Hashable] = set()  # numbers that had several values in traces
@@ -192,12 +193,12 @@ class Plan:
         """An input that is this number: on the device, if the last call had the same."""
         last, like = self._uploaded.get(i), self._traced.inputs[i].value
         if last is None or last[0] != value:
-            made = runtime.sent(torch.full(like.shape, value, dtype=dtype, device="cpu"), like.device)
-        elif last[1].device == like.device:
-            return last[1]
+            made = torch.full(like.shape, value, dtype=dtype, device="cpu")
+        elif last[1].is_cpu:
+            made = runtime.keep(last[1].to(like.device))
         else:
-            made = last[1].to(like.device)
-        self._uploaded[i] = (value, runtime.keep(made))
+            return last[1]
+        self._uploaded[i] = (value, made)
         return made
 
     def difference(self, traced: Traced, numbers: list[tuple[int, Any]]) -> Optional[str]:
@@ -219,9 +220,9 @@ class Plan:
         traced = self._traced
         seed = runtime.settle(device)
         if self._seeds:
-            for (i, _), word in zip(self._seeds, runtime.seeds_of(seed, self._draws, device), strict=True):
+            for (i, _), word in zip(self._seeds, runtime.seeds_of(seed, self._draws), strict=True):
                 inputs.put(i, word)
-        results = self._started(inputs)
+        results = self._started(inputs, device)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
             count_up(self._counted)
@@ -244,14 +245,16 @@ class Plan:
             inputs.put(i, value)
         return inputs
 
-    def _started(self, inputs: Objects) -> Union[TensorResults, Starter]:
+    def _started(self, inputs: Objects, device: str) -> Union[TensorResults, Starter]:
         """The results of the graph, which was started: those of the first call say of what shapes they are."""
-        graph, is_spmd = self._traced.graph, xr.is_spmd()  # there a result has a sharding, too
-        if self._starter is not None and not is_spmd:
+        if self._starter is not None:
             return self._starter.start(inputs)
-        results = TensorResults(graph, inputs, self._given, self._donated)
-        if not is_spmd and Starter.can_start():
-            self._starter = Starter(graph, results, self._given, self._donated)
+        if self.is_spmd:  # a result has a sharding, too, and nothing is sent by the start
+            for i, *_ in (*self._seeds, *self._numbers):
+                inputs.put(i, inputs.kept[i].to(device))
+        results = TensorResults(self._traced.graph, inputs, self._given, self._donated)
+        if not self.is_spmd and Starter.can_start():
+            self._starter = Starter(self._traced.graph, results, self._given, self._donated)
         return results
 
     def _place(self, results: Union[TensorResults, Starter], arguments: list[torch.Tensor]) -> dict[int, torch.Tensor]:

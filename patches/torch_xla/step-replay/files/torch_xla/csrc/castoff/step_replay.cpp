@@ -2,8 +2,13 @@
 //
 // From call to call only donated buffers are kept.
 
+#include <ATen/Context.h>
 #include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
@@ -286,6 +291,25 @@ __attribute__((visibility("default"))) const char* castoff_step_replay_sync(cons
 __attribute__((visibility("default"))) bool castoff_step_replay_can_start() {
   bool can = false;
   return told([&] { can = functions().has_value(); }) == nullptr && can;
+}
+
+// What changes the graphs of this thread, as one number: modes of torch's, and the device's type,
+// which is another one under SPMD.
+__attribute__((visibility("default"))) uint64_t castoff_step_replay_modes() {
+  namespace autocast = at::autocast;
+  const int device = functions() ? functions()->current_device().type() : 0;
+  uint64_t all = 0;
+  for (const bool is_on :
+       {at::GradMode::is_enabled(), c10::InferenceMode::is_enabled(),
+        autocast::is_autocast_enabled(at::kXLA), autocast::is_autocast_enabled(at::kCPU),
+        autocast::is_autocast_cache_enabled(), at::globalContext().deterministicAlgorithms()}) {
+    all = all << 1 | static_cast<uint64_t>(is_on);
+  }
+  for (const int number : {static_cast<int>(autocast::get_autocast_dtype(at::kXLA)),
+                           static_cast<int>(c10::get_default_dtype_as_scalartype()), device}) {
+    all = all << 8 | static_cast<uint8_t>(number);
+  }
+  return all;
 }
 
 // Whether all tensors of the device are known to be computed.

@@ -1,12 +1,7 @@
 // Whether tensors and objects are what they were when a step was traced, for
 // torch_xla/_step_replay/tensors.py.
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/DefaultDtype.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
@@ -129,24 +124,6 @@ bool locate(Object object, const c10::TensorImpl* impl) {
 using namespace castoff::step_replay;
 
 extern "C" {
-
-// The modes of torch's that change graphs, as one number.
-__attribute__((visibility("default"))) uint64_t castoff_step_replay_modes() {
-  uint64_t all = 0;
-  for (const int64_t mode : {
-           static_cast<int64_t>(at::GradMode::is_enabled()),
-           static_cast<int64_t>(c10::InferenceMode::is_enabled()),
-           static_cast<int64_t>(at::autocast::is_autocast_enabled(at::kXLA)),
-           static_cast<int64_t>(at::autocast::get_autocast_dtype(at::kXLA)),
-           static_cast<int64_t>(at::autocast::is_autocast_enabled(at::kCPU)),
-           static_cast<int64_t>(at::autocast::is_autocast_cache_enabled()),
-           static_cast<int64_t>(c10::get_default_dtype_as_scalartype()),
-           static_cast<int64_t>(at::globalContext().deterministicAlgorithms()),
-       }) {
-    all = all << 8 | static_cast<uint64_t>(mode);
-  }
-  return all;
-}
 
 // Whether objects have these tensors where they will be looked for.
 __attribute__((visibility("default"))) bool castoff_step_replay_locate(
