@@ -10,26 +10,15 @@ Needs valgrind and g++.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import callgrind
 import typer
-from rich.console import Console
-from rich.table import Table
+from costs import Cost, show
 from side_by_side import all_but, run_all
 
 PROGRAM = Path(__file__).with_name("transformer_tracing.py")
-
-
-@dataclass(frozen=True)
-class Result:
-    title: str  # what is traced
-    stock: int
-    patched: int
-    ratio: float
 
 
 # What a step of transformer_tracing.py shows with these two topics alone, or with all.
@@ -40,12 +29,12 @@ ALONE = {
 TOGETHER = {"autocast": "autocast: all topics", "bfloat16": "bfloat16: all topics"}
 
 
-def measure(stock: Path, patched: Path) -> list[Result]:
+def measure(stock: Path, patched: Path) -> list[Cost]:
     """Count in both environments."""
     alone = {"CASTOFF_DISABLE": all_but("exact-casts", "native-mul")}
     theirs, ours, all_topics = run_all([(stock, {}), (patched, alone), (patched, {})], count)
     return [
-        Result(title, theirs[step], counts[step], counts[step] / theirs[step])
+        Cost(title, theirs[step], counts[step], 1)
         for steps, counts in ((ALONE, ours), (TOGETHER, all_topics))
         for step, title in steps.items()
     ]
@@ -58,22 +47,12 @@ def count(python: Path, environment: dict[str, str]) -> dict[str, int]:
 def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """.venv/bin/python bench/exact_casts.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
     Compare the tracing of a transformer's training step under stock and patched wheels.
     """
-    results = measure(stock, patched)
-    if as_json:
-        print(json.dumps({"results": [asdict(result) for result in results]}))
-    else:
-        table = Table("", "stock", "patched", "ratio", title="Instructions of tracing a training step")
-        for result in results:
-            counts = f"{result.stock:,}", f"{result.patched:,}"
-            table.add_row(result.title, *counts, f"{result.ratio:.4f}")
-        Console().print(table)
-    if any(result.ratio > 1 for result in results):
+    if not show("Instructions of tracing a training step", measure(stock, patched)):
         raise SystemExit(1)
 
 

@@ -9,10 +9,9 @@ Needs valgrind and g++, and transformers in both environments.
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,7 +79,6 @@ def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     limit: Annotated[float, typer.Option(help="The highest ratio of a step's instructions allowed.")] = 1.015,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """.venv/bin/python bench/graph_identity.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
@@ -88,18 +86,15 @@ def main(
     """
     measured = measure(stock, patched)
     problems = measured.problems(limit)
-    if as_json:
-        print(json.dumps({**asdict(measured), "ratio": measured.ratio, "problems": problems}))
-    else:
-        table = Table("", "stock", "patched", "", title="What graph-identity costs")
-        first, second = measured.step
-        table.add_row("tracing of a step and its key", f"{first:,}", f"{second:,}", f"{measured.ratio:.4f}")
-        for nodes, (first, second) in measured.keys.items():
-            per_node = f"{measured.per_node(nodes):.0f} a node"
-            table.add_row(f"the key of {nodes:,} nodes", f"{first:,}", f"{second:,}", per_node)
-        for name, (first, second) in measured.compilations.items():
-            table.add_row(f"compilations of 8 steps: {name}", str(first), str(second), "")
-        Console().print(table)
+    table = Table("", "stock", "patched", "", title="What graph-identity costs")
+    first, second = measured.step
+    table.add_row("tracing of a step and its key", f"{first:,}", f"{second:,}", f"{measured.ratio:.4f}")
+    for nodes, (first, second) in measured.keys.items():
+        per_node = f"{measured.per_node(nodes):.0f} a node"
+        table.add_row(f"the key of {nodes:,} nodes", f"{first:,}", f"{second:,}", per_node)
+    for name, (first, second) in measured.compilations.items():
+        table.add_row(f"compilations of 8 steps: {name}", str(first), str(second), "")
+    Console().print(table)
     if problems:
         raise SystemExit("\n".join(problems))
 

@@ -66,22 +66,18 @@ def problems(pin: str, found: dict[str, Any]) -> list[str]:
 def main(
     pins: Annotated[str, typer.Option(help="Pins, with their wheels in dist/.")] = " ".join(TRANSFORMERS),
     write: Annotated[bool, typer.Option("--write", help="Write the numbers into bench/measured/.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """.venv/bin/python bench/pins.py --pins '2.9 2.8'
 
     A weight's gradient after 64 micro-batches, and training steps of a Llama, on the wheels of each pin.
     """
     found = {pin: measure(pin) for pin in pins.split()}
-    if as_json:
-        print(json.dumps(found))
-    else:
-        table = Table("pin", "stock", "castoff", "transformers", "loss of a Llama")
-        for pin, numbers in found.items():
-            llama = numbers["Llama"]
-            losses = f"{llama['losses'][0]:.2f} → {llama['losses'][-1]:.2f}"
-            table.add_row(pin, f"{numbers['stock']:.1e}", f"{numbers['castoff']:.1e}", llama["transformers"], losses)
-        Console().print(table)
+    table = Table("pin", "stock", "castoff", "transformers", "loss of a Llama")
+    for pin, numbers in found.items():
+        llama = numbers["Llama"]
+        losses = f"{llama['losses'][0]:.2f} → {llama['losses'][-1]:.2f}"
+        table.add_row(pin, f"{numbers['stock']:.1e}", f"{numbers['castoff']:.1e}", llama["transformers"], losses)
+    Console().print(table)
     wrong = [line for pin, numbers in found.items() for line in problems(pin, numbers)]
     if wrong:
         raise SystemExit("\n".join(wrong))

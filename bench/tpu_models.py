@@ -347,7 +347,6 @@ def main(
         ),
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
 ) -> None:
     """.venv/bin/python bench/tpu_models.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
@@ -380,10 +379,7 @@ def main(
         for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
             text = path.read_text(encoding="utf-8")
             path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
-    if json_output:
-        print(json.dumps(record))
-    else:
-        print(table(record).removeprefix(BEGIN).removesuffix(END).strip(), *misses(record), sep="\n")
+    print(table(record).removeprefix(BEGIN).removesuffix(END).strip(), *misses(record), sep="\n")
 
 
 if __name__ == "__main__":

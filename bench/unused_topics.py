@@ -14,31 +14,16 @@ Needs valgrind.
 from __future__ import annotations
 
 import difflib
-import json
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from callgrind import count_objects
-from rich.console import Console
-from rich.table import Table
+from costs import Cost, show
 from side_by_side import run, run_all
 
 PROGRAM = Path(__file__).with_name("training_step.py")
-
-
-@dataclass(frozen=True)
-class Row:
-    title: str  # the part, and what of it
-    stock: int
-    patched: int
-    limit: float
-
-    @property
-    def ratio(self) -> float:
-        return self.patched / self.stock
 
 
 def first_difference(stock: dict[str, str], patched: dict[str, str]) -> str | None:
@@ -71,7 +56,6 @@ def main(
     limit: Annotated[float, typer.Option(help="The highest ratio allowed in torch's libraries.")] = 1.002,
     limit_of_all: Annotated[float, typer.Option(help="The highest ratio allowed of all instructions.")] = 1.02,
     torch_alone: Annotated[bool, typer.Option("--torch-alone", help="The wheels are those of torch alone.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """.venv/bin/python bench/unused_topics.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
@@ -83,26 +67,16 @@ def main(
         difference, texts = first_difference(stock_ir, patched_ir), len(stock_ir)
     counts = run_all([(stock,), (patched,)], count)
     ways = (("in torch's libraries", limit), ("in all", limit_of_all))
-    rows = [
-        Row(f"{part}, {way}", *(of[part][number] for of in counts), most)
+    costs = [
+        Cost(f"{part}, {way}", *(of[part][number] for of in counts), most)
         for part in counts[0]
         for number, (way, most) in enumerate(ways)
     ]
-    if as_json:
-        each = [{**asdict(row), "ratio": row.ratio} for row in rows]
-        print(json.dumps({"instructions": each, "same_ir": difference is None, "texts": texts}))
-    else:
-        table = Table(
-            "", "stock", "patched", "ratio", "limit", title="Instructions of a training step that uses no topic"
-        )
-        for row in rows:
-            numbers = f"{row.stock:,}", f"{row.patched:,}", f"{row.ratio:.5f}", f"{row.limit:g}"
-            table.add_row(row.title, *numbers)
-        table.add_row(f"IR and HLO texts ({texts})", "", "same" if difference is None else "differ", "", "")
-        Console().print(table)
+    well = show("Instructions of a training step that uses no topic", costs)
+    print(f"{texts} texts of IR and HLO {'are the same' if difference is None else 'differ'}")
     if difference is not None:
         print(difference, file=sys.stderr)
-    if difference is not None or any(row.ratio > row.limit for row in rows):
+    if difference is not None or not well:
         raise SystemExit(1)
 
 

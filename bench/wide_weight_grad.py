@@ -14,11 +14,11 @@ import json
 import re
 import statistics
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from costs import Cost, show
 from rich.console import Console
 from rich.table import Table
 from side_by_side import all_but, need_valgrind, run, run_all
@@ -28,20 +28,6 @@ MEASURED = PROGRAM.parent / "measured" / "weight_grad_error.json"
 MAX_ERROR = 1e-6
 TOLERANCE = 1.25
 """The ratio allowed between an error and the recorded one: the order of additions depends on the processor."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Instructions under stock and patched wheels."""
-
-    what: str  # what they are spent on
-    stock: float  # under stock wheels, where no weight is wide
-    patched: float  # under patched wheels
-    limit: float  # the highest ratio of the two allowed
-
-    @property
-    def ratio(self) -> float:
-        return self.patched / self.stock
 
 
 def instructions(python: Path, disabled: str) -> list[float]:
@@ -82,7 +68,6 @@ def main(
     stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels.")],
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     write: Annotated[bool, typer.Option("--write", help="Write the errors into bench/measured/.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """.venv/bin/python bench/wide_weight_grad.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
@@ -104,19 +89,12 @@ def main(
         Cost("training step, every weight wide", stock_counts[step], counts[-1], 1.05),
         Cost("training step, no grad_dtype, all topics", stock_counts[step], all_counts[step], 1.025),
     ]
-    wide_error = errors["float32 gradients"]
-    if as_json:
-        print(json.dumps({"costs": [vars(c) | {"ratio": c.ratio} for c in costs], "stock": stock_errors} | errors))
-    else:
-        table = Table("", "stock", "patched", "ratio", "limit", title="Instructions of tracing")
-        for c in costs:
-            table.add_row(c.what, f"{c.stock:,.0f}", f"{c.patched:,.0f}", f"{c.ratio:.4f}", str(c.limit))
-        Console().print(table)
-        table = Table("", "stock", "patched", title="Relative error after 64 micro-batches")
-        for name in errors:
-            table.add_row(name, f"{stock_errors[name]:.1e}" if name in stock_errors else "–", f"{errors[name]:.1e}")
-        Console().print(table)
-    if wide_error > MAX_ERROR or any(c.ratio > c.limit for c in costs):
+    well = show("Instructions of tracing", costs)
+    table = Table("", "stock", "patched", title="Relative error after 64 micro-batches")
+    for name in errors:
+        table.add_row(name, f"{stock_errors[name]:.1e}" if name in stock_errors else "–", f"{errors[name]:.1e}")
+    Console().print(table)
+    if errors["float32 gradients"] > MAX_ERROR or not well:
         raise SystemExit(1)
 
 
