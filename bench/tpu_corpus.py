@@ -59,7 +59,6 @@ class Known(NamedTuple):
 
 
 KNOWN: dict[tuple[str, str, str], Known] = {
-    ("GPT block, float32", "v5e", MEMORY): Known(1.56, "as much waits at once, and is packed less well; fewer cycles"),
     ("Gemma 3, heads of 256", "v5e", MEMORY): Known(
         1.44, "a result moves out of the memory next to the cores; fewer cycles"
     ),
