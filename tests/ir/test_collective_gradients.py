@@ -39,6 +39,13 @@ def test_all_to_all_of_one_rank():
 
 
 @fails_on_stock
+def test_collective_permute_of_one_rank():
+    x = leaf(4, 2)
+    xm.collective_permute(x, [[0, 0]]).square().sum().backward()
+    assert torch.equal(x.grad.cpu(), 2 * x.detach().cpu())
+
+
+@fails_on_stock
 def test_ir_of_a_gradient():
     x = leaf(4)
     torch_xla.sync()  # also the token of collectives before
@@ -73,6 +80,10 @@ y = xm.all_to_all(x, split_dimension=0, concat_dimension=1, split_count=2, group
 (grad,) = torch.autograd.grad(y.sum(), x)
 assert y.shape == (2, 4) and grad.shape == x.shape
 assert hlo(grad).count("all-to-all(") > hlo(y).count("all-to-all("), hlo(grad)
+
+y = xm.collective_permute(x, [[0, 1], [1, 2]])
+(grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+assert "source_target_pairs={{1,0},{2,1}}" in hlo(grad), hlo(grad)
 """
 
 
@@ -80,6 +91,35 @@ assert hlo(grad).count("all-to-all(") > hlo(y).count("all-to-all("), hlo(grad)
 def test_graphs_of_several_ranks():
     """In a process of its own: what follows in it would wait for the other ranks."""
     forked("-c", SEVERAL_RANKS)
+
+
+UNDER_SPMD = """
+import pytest, torch, torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+
+xr.use_spmd()
+x = torch.ones(4, 2).to("xla").requires_grad_()
+for call, factor in (
+    (lambda: xm.reduce_scatter(xm.REDUCE_SUM, x, 0.5, scatter_dim=1, shard_count=1), 0.5),
+    (lambda: xm.all_to_all(x, split_dimension=0, concat_dimension=1, split_count=1), 1.0),
+    (lambda: xm.collective_permute(x, [[0, 0]]), 1.0),
+):
+    (grad,) = torch.autograd.grad(call().sum(), x)
+    assert torch.equal(call().cpu(), torch.full((4, 2), factor)) and torch.equal(grad.cpu(), call().cpu())
+for call in (
+    lambda: xm.reduce_scatter(xm.REDUCE_SUM, x, 1.0, scatter_dim=0, shard_count=4),
+    lambda: xm.all_to_all(x, 0, 1, 2),
+    lambda: xm.collective_permute(x, [[0, 1], [1, 0]]),
+):
+    with pytest.raises(ValueError, match="under SPMD, where the program is one rank"):
+        call()
+"""
+
+
+@fails_on_stock
+def test_collectives_under_spmd():
+    forked("-c", UNDER_SPMD, CPU_NUM_DEVICES="4")
 
 
 @passes_on_stock

@@ -1,4 +1,4 @@
-"""``xm.reduce_scatter`` and ``xm.all_to_all`` with gradients, where their input needs one."""
+"""``xm.reduce_scatter``, ``all_to_all`` and ``collective_permute`` with gradients, where their input needs one."""
 
 import functools
 import inspect
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from . import runtime
 
 __all__ = ["install"]
 
@@ -52,24 +54,71 @@ class _AllToAll(torch.autograd.Function):
         return ctx.call(**given), None, None
 
 
+class _CollectivePermute(torch.autograd.Function):
+    """Tensors go from the first rank of each pair to the second, and their gradients back; other ranks get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, call: Callable, given: dict[str, Any]) -> torch.Tensor:
+        ctx.call, ctx.pairs = call, given["pairs"]
+        return call(tensor, ctx.pairs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:
+        return ctx.call(grad, [[target, source] for source, target in ctx.pairs]), None, None
+
+
 def _is_sum(given: dict[str, Any]) -> bool:
     return given["reduce_type"] == "sum" and given["output"] is None
 
 
+# Under SPMD the program is one rank, whatever the number of devices. XLA's partitioner refuses the instructions.
+
+
+def _refuse_more_than_one(call: str, argument: str, count: int) -> None:
+    if count != 1:
+        raise ValueError(
+            f"xm.{call}: expected {argument} 1 under SPMD, where the program is one rank, and found {count}. Mark how "
+            "tensors are sharded instead (torch_xla.distributed.spmd.mark_sharding)."
+        )
+
+
+def _reduce_scatter_alone(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    _refuse_more_than_one("reduce_scatter", "shard_count", given["shard_count"])
+    return x * given["scale"] if given["scale"] != 1 else x.clone()
+
+
+def _all_to_all_alone(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    _refuse_more_than_one("all_to_all", "split_count", given["split_count"])
+    return x.clone()
+
+
+def _collective_permute_alone(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+    ranks = {rank for pair in given["pairs"] for rank in pair}
+    _refuse_more_than_one("collective_permute", "a number of ranks of", len(ranks | {0}))
+    return x.clone() if ranks else torch.zeros_like(x)
+
+
 def _differentiable(
-    call: Callable, of: type[torch.autograd.Function], name: str, is_served: Callable[[dict[str, Any]], bool]
+    call: Callable,
+    of: type[torch.autograd.Function],
+    name: str,
+    alone: Callable[[torch.Tensor, dict[str, Any]], torch.Tensor],
+    is_served: Callable[[dict[str, Any]], bool] = lambda given: True,
 ) -> Callable:
-    """``call`` by ``of``, where its argument ``name`` is a tensor that needs a gradient."""
+    """``call`` by ``of``, where its argument ``name`` is a tensor that needs a gradient; by ``alone`` under SPMD."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
     def differentiable(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
+        is_spmd = runtime.is_spmd()
+        if not torch.is_grad_enabled() and not is_spmd:
             return call(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = dict(bound.arguments)
         tensor = given[name]
+        if is_spmd and isinstance(tensor, torch.Tensor) and given.get("output") is None:
+            return alone(tensor, given)
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not is_served(given):
             return call(*args, **kwargs)
         del given[name]
@@ -79,8 +128,11 @@ def _differentiable(
 
 
 def install() -> None:
-    """Stand before the two functions of ``torch_xla.core.xla_model``. Called once, by ``_castoff``."""
+    """Stand before three functions of ``torch_xla.core.xla_model``. Called once, by ``_castoff``."""
     from .core import xla_model as xm
 
-    xm.reduce_scatter = _differentiable(xm.reduce_scatter, _ReduceScatter, "input", _is_sum)
-    xm.all_to_all = _differentiable(xm.all_to_all, _AllToAll, "value", lambda given: True)
+    xm.reduce_scatter = _differentiable(xm.reduce_scatter, _ReduceScatter, "input", _reduce_scatter_alone, _is_sum)
+    xm.all_to_all = _differentiable(xm.all_to_all, _AllToAll, "value", _all_to_all_alone)
+    xm.collective_permute = _differentiable(
+        xm.collective_permute, _CollectivePermute, "value", _collective_permute_alone
+    )

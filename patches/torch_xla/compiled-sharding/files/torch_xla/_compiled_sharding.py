@@ -1,0 +1,51 @@
+"""Marks of sharding within functions of torch.compile, and the gradient of what is marked."""
+
+import ast
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _castoff
+
+__all__ = ["install"]
+
+_OPERATOR = "dynamo_mark_sharding"
+
+_libraries: list[Any] = []
+
+
+def _marked(x: Tensor, device_ids: list[int], mesh_shape: list[int], axis_names: str, partition_spec: str) -> Tensor:
+    """``xla::dynamo_mark_sharding``: the tensor itself, whose graph has the mark, in place of a wrapper of Python's."""
+    from .distributed import spmd
+
+    mesh = spmd.Mesh(device_ids, mesh_shape, ast.literal_eval(axis_names))
+    spmd.mark_sharding(x, mesh, ast.literal_eval(partition_spec))
+    return x
+
+
+def _gradient(_: Any, grad: Tensor) -> tuple:
+    return grad, None, None, None, None
+
+
+def _register() -> None:
+    # Not by torch.library, which refuses a second kernel of Python's. The path says whose it is.
+    kernels = torch._C._dispatch_library(
+        "IMPL", "xla", "", "torch_xla/compiled-sharding/files/torch_xla/_compiled_sharding.py", 1
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it takes another's place
+        kernels.impl(_OPERATOR, "XLA", _marked)
+    autograd = torch.library.Library("xla", "IMPL")
+    torch.library.register_autograd(f"xla::{_OPERATOR}", _gradient, lib=autograd)
+    _libraries.extend((kernels, autograd))
+
+
+def install() -> None:
+    """Register the operator, and keep dynamo from tracing ``mark_sharding``. Called once, by ``_castoff``."""
+    from .distributed import spmd
+    from .distributed.spmd import xla_sharding
+
+    _register()
+    spmd.mark_sharding = xla_sharding.mark_sharding = _castoff.untraced(xla_sharding.mark_sharding)
