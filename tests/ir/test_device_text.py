@@ -9,7 +9,7 @@ from other_process import completed, forked
 
 PROGRAM = """
 import torch, torch_xla
-print(torch_xla._XLAC._get_xla_tensor_debug_info(torch.ones(2, device=torch_xla.device())))
+print(torch_xla._XLAC._get_xla_tensor_debug_info(torch.ones(2, device="xla")))
 """
 
 
@@ -21,7 +21,7 @@ def test_what_torch_xla_calls_is_in_front_of_torch():
 
 @pytest.mark.passes_on_stock
 def test_the_device_of_a_tensor():
-    info = torch_xla._XLAC._get_xla_tensor_debug_info(torch.ones(2, device=torch_xla.device()))
+    info = torch_xla._XLAC._get_xla_tensor_debug_info(torch.ones(2, device="xla"))
     assert "Device: CPU:0\n" in info
 
 
