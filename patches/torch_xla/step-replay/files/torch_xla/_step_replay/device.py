@@ -80,7 +80,8 @@ def handles_of(tensors: Sequence[torch.Tensor]) -> list[Optional[int]]:
 
 def values_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Tensors of their own that have the buffers of these, by handle. Those follow what is written to a tensor."""
-    _, values = _XLAC._get_tensors_xla_device_data_node(list(tensors))
+    there = [tensor for tensor, handle in zip(tensors, handles_of(tensors), strict=True) if handle is not None]
+    _, values = _XLAC._get_tensors_xla_device_data_node(there)
     return dict(zip(handles_of(values), values, strict=True))
 
 
@@ -174,12 +175,14 @@ def executions() -> tuple[int, ...]:
 @contextmanager
 def donated_as_marked() -> Iterator[None]:
     """Graphs that are compiled in this block donate the inputs that were marked."""
-    outer = _XLAC._xla_get_enable_alias_with_buffer_donor_config()
-    _XLAC._xla_set_enable_alias_with_buffer_donor_config(True)
+    verb = "enable" if hasattr(_XLAC, "_xla_set_enable_alias_with_buffer_donor_config") else "should"  # 2.6
+    get, put = (getattr(_XLAC, f"_xla_{do}_{verb}_alias_with_buffer_donor_config") for do in ("get", "set"))
+    outer = get()
+    put(True)
     try:
         yield
     finally:
-        _XLAC._xla_set_enable_alias_with_buffer_donor_config(outer)
+        put(outer)
 
 
 def compiled(outputs: Sequence[torch.Tensor], donors: Iterable[torch.Tensor]) -> bytes:
