@@ -58,19 +58,7 @@ class Known(NamedTuple):
     why: str
 
 
-KNOWN: dict[tuple[str, str, str], Known] = {
-    ("Gemma 3, heads of 256", "v5e", MEMORY): Known(
-        1.44, "a result moves out of the memory next to the cores; fewer cycles"
-    ),
-    ("ViT, T 197, AdamW", "v5e", MEMORY): Known(1.38, "tokens that fill no tiles; fewer cycles"),
-    ("block, fused qkv, T 256", "v6e", MEMORY): Known(
-        1.20, "what gelu reads and its result wait in memory; fewer cycles"
-    ),
-    ("block, fused qkv, T 256", "7x", MEMORY): Known(
-        1.16, "gelu's result waits for the gradient of a weight; fewer cycles"
-    ),
-    ("GPT block, AdamW", "7x", MEMORY): Known(1.03, "attention's weights wait in float32 and rounded; fewer cycles"),
-}
+KNOWN: dict[tuple[str, str, str], Known] = {}
 """What programs take more of, by generation, how much more at most, and why."""
 
 

@@ -150,6 +150,23 @@ def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, set_matmul_p
 
 
 @fails_on_stock
+@pytest.mark.parametrize(
+    ("tokens", "computed", "saved"),
+    [(1024, True, "f32"), (1200, True, "bf16"), (1200, False, "f32"), (2100, True, "f32")],
+)
+def test_on_a_tpu_what_waits_is_rounded_where_it_crowds(tpu, tokens, computed, saved):
+    """Float32 weights of a third of the memory next to the cores to all of it, unless attention is all of the graph."""
+    shape = (1, 8, tokens, 4)
+    leaves = [torch.zeros(shape, dtype=bf16).to(DEVICE).requires_grad_() for _ in range(3)]
+    query = leaves[0].clone() if computed else leaves[0]
+    result = F.scaled_dot_product_attention(query, *leaves[1:])
+    assert dots(result) == NARROW
+    result.backward(torch.zeros(shape, dtype=bf16).to(DEVICE))
+    gradients = dots(*(t.grad for t in leaves))
+    assert gradients.count("f32 bf16 f32") == (saved == "f32")  # the row sums, of the result
+
+
+@fails_on_stock
 def test_products_have_the_precision_that_is_set(set_matmul_precision):
     _, leaves = operands()
     set_matmul_precision("highest")
@@ -188,7 +205,10 @@ def by_torch_on_a_tpu(q, k, v, grad, scale):
 @fails_on_stock
 @pytest.mark.parametrize("width", [8, 64, 128])
 @pytest.mark.parametrize("peaked", [1, 3])
-def test_on_a_tpu_as_exact_as_torchs_formula(tpu, width, peaked):
+@pytest.mark.parametrize("choice", ["auto", True])
+def test_on_a_tpu_as_exact_as_torchs_formula(tpu, width, peaked, choice, request):
+    if choice is True:  # what auto is where the weights crowd
+        request.getfixturevalue("narrow")
     cpu, _ = operands(*((2, 4, 256, width),) * 3)
     cpu[0] *= peaked
     grad = random(*cpu[0].shape, seed=3)
@@ -634,6 +654,57 @@ def test_slices_where_they_are_called(tpu, how):
     found = [result.detach(), *(t.grad for t in leaves)]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-2, atol=1e-2)
+
+
+WIDER, MORE, FEWER = (2, 4, 16, 16), (2, 4, 24, 16), (2, 2, 16, 16)  # heads of 16 have an exact scale
+AGAIN = {
+    "plain": (WIDER, MORE, MORE, {}),
+    "causal, more keys": (WIDER, MORE, MORE, {"is_causal": True}),
+    "causal, more queries": (MORE, WIDER, WIDER, {"is_causal": True}),
+    "grouped": (WIDER, FEWER, FEWER, {"enable_gqa": True}),
+    "one key for the batch, value of another width": (WIDER, (1, *MORE[1:]), (*MORE[:3], 5), {}),
+    "3-d": (WIDER[1:], MORE[1:], MORE[1:], {}),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("form", AGAIN.values(), ids=AGAIN.keys())
+def test_wide_weights_of_an_exact_scale_are_computed_again_on_a_tpu(tpu, form):
+    """They do not wait for the backward pass, and are no less exact than those that do."""
+    q, k, v, options = form
+    cpu, leaves = operands(q, k, v)
+    grad = random(*q[:-1], v[-1], seed=3)
+
+    def attend(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
+
+    attend(*leaves, None).backward(grad.to(DEVICE))
+    assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == 1
+    exact = oracle(attend, cpu, None, grad)
+    found = errors(computed(attend, cpu, None, grad), exact)
+    experimental.narrow_attention(False)
+    try:
+        whole = computed(attend, cpu, None, grad)
+        assert " opt-barrier(" not in hlo(*whole)
+        limits = [1.05 * error + 1e-7 for error in errors(whole, exact)]
+    finally:
+        experimental.narrow_attention("auto")
+    assert all(error <= limit for error, limit in zip(found, limits, strict=True)), (found, limits)
+
+
+@fails_on_stock
+def test_dropout_of_what_is_computed_again(tpu):
+    cpu, _ = operands(WIDER, MORE, MORE)
+    grad = random(*WIDER, seed=3)
+
+    def stock(q, k, v):
+        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3)[0]
+
+    def ours(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+
+    for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
 
 
 GROUPED = {

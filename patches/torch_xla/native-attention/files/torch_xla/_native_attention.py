@@ -39,9 +39,11 @@ def narrow_attention(enable: bool | Literal["auto"]) -> None:
             "auto", the default, is float32 too, but on a TPU at default precision
             (``torch_xla.backends.set_mat_mul_precision``), whose matrix unit rounds what it multiplies to
             bfloat16 in any case: there the weights of bfloat16 operands and the gradient of the scores are
-            rounded for their products, and nothing else. Not so if the square root of ``scale`` is a power of
-            two (heads of 16 or 256, scale=1): torch's formula multiplies query and key by it, which rounds
-            them on a TPU otherwise, and no result is to be less accurate than that formula's.
+            rounded for their products. Where float32 weights would crowd the memory next to the cores, the
+            weights and the result that wait for the backward pass are rounded as well. Not so if the square
+            root of ``scale`` is a power of two (heads of 16 or 256, scale=1): torch's formula multiplies
+            query and key by it, which rounds them on a TPU otherwise, and no result is to be less accurate
+            than that formula's.
 
             The environment variable ``XLA_NARROW_ATTENTION`` is the choice of a process: 1, 0 or auto.
 

@@ -32,6 +32,8 @@ struct Form {
   double dropout;
   bool causal;
   Weights kind;
+  // Whether the backward pass computes the scores again, in one slice: no weights wait for it.
+  bool again;
   int64_t batch;
   std::vector<int64_t> sizes;
 };
@@ -42,15 +44,17 @@ inline void save(torch::autograd::AutogradContext* ctx, const Form& form) {
   data["dropout"] = form.dropout;
   data["causal"] = form.causal;
   data["kind"] = static_cast<int64_t>(form.kind);
+  data["again"] = form.again;
   data["batch"] = form.batch;
   data["sizes"] = form.sizes;
 }
 
 inline Form saved_form(torch::autograd::AutogradContext* ctx) {
   auto& data = ctx->saved_data;
-  return {data["scale"].toDouble(), data["dropout"].toDouble(),
-          data["causal"].toBool(),  static_cast<Weights>(data["kind"].toInt()),
-          data["batch"].toInt(),    data["sizes"].toIntVector()};
+  return {data["scale"].toDouble(),   data["dropout"].toDouble(),
+          data["causal"].toBool(),    static_cast<Weights>(data["kind"].toInt()),
+          data["again"].toBool(),     data["batch"].toInt(),
+          data["sizes"].toIntVector()};
 }
 
 // ---- products: float32, of tensors that have the first `batch` dimensions in common
@@ -148,7 +152,8 @@ torch::autograd::variable_list whole_gradients(torch::autograd::AutogradContext*
                                                const Saved& saved, const at::Tensor& grad,
                                                const Form& form);
 
-// Whether causal attention of these sizes is computed in slices of queries.
+// Whether attention of this form, which has no mask, is computed in slices of queries: causal, or
+// one slice.
 bool is_in_slices(const at::Tensor& query, const at::Tensor& key, const Form& form);
 
 at::Tensor in_slices(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

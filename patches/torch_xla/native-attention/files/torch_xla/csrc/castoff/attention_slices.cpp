@@ -1,4 +1,5 @@
-// Causal attention in slices of queries, each against the keys up to it.
+// Causal attention in slices of queries, each against the keys up to it; other attention in one
+// slice, against all keys.
 //
 // Of the scores half are of keys that come after their query. Here those are not computed, and of
 // the others no slice waits for the backward pass, which computes it again: what is saved grows
@@ -47,9 +48,9 @@ Tensor of(const Tensor& t, int64_t dim, const Range& range) {
   return range.size() == t.size(dim) ? t : t.narrow(dim, range.begin, range.size());
 }
 
-// The keys up to the last of some queries.
-Range keys_for(const Range& queries, const Tensor& key) {
-  return {0, std::min(queries.end, key.size(-2))};
+// The keys up to the last of some queries, or all.
+Range keys_for(const Range& queries, const Tensor& key, const Form& form) {
+  return {0, form.causal ? std::min(queries.end, key.size(-2)) : key.size(-2)};
 }
 
 bool is_spmd() {
@@ -58,9 +59,9 @@ bool is_spmd() {
 }
 
 // Under SPMD the tokens can be sharded, and a slice would be of some devices: one slice.
-std::vector<Range> slices(int64_t queries) {
+std::vector<Range> slices(int64_t queries, const Form& form) {
   int64_t size = queries;
-  if (!is_spmd()) {
+  if (form.causal && !is_spmd()) {
     const int64_t least = (queries + kMostSlices - 1) / kMostSlices;
     size = std::max(kLeastSlice, (least + kMultiple - 1) / kMultiple * kMultiple);
   }
@@ -84,10 +85,10 @@ std::vector<Tensor> behind_barrier(const std::vector<Tensor>& tensors) {
 // Of some queries and the keys up to them. A mask for the last of these keys alone would need two
 // products for one: more to compile, and more temporary memory.
 Tensor scores(const Range& queries, const Tensor& query, const Tensor& key, const Form& form) {
-  const Range keys = keys_for(queries, key);
+  const Range keys = keys_for(queries, key, form);
   const Tensor all =
       times(by_width(of(query, -2, queries), of(key, -2, keys), form.batch), form.scale);
-  return keys.end > queries.begin + 1 ? without_later(all, queries.begin) : all;
+  return form.causal && keys.end > queries.begin + 1 ? without_later(all, queries.begin) : all;
 }
 
 // Which of these weights dropout keeps.
@@ -101,7 +102,7 @@ std::optional<Tensor> kept_of(const std::optional<Tensor>& kept, const Range& qu
 std::pair<Tensor, Tensor> forward_of(const Range& range, const Tensor& query, const Tensor& key,
                                      const Tensor& value, const std::optional<Tensor>& kept,
                                      const Form& form) {
-  const Range keys = keys_for(range, key);
+  const Range keys = keys_for(range, key, form);
   const Tensor found = scores(range, query, key, form);
   const Tensor greatest = found.amax({-1}, /*keepdim=*/true);
   const Tensor powers = found.sub(greatest).exp();
@@ -129,7 +130,7 @@ struct Backward {
 
   // The gradient of a slice of the query; it adds to those of key and value.
   Tensor of_slice(const Range& range) {
-    const Range keys = keys_for(range, key);
+    const Range keys = keys_for(range, key, form);
     const Tensor cotangent = of(grad, -2, range);
     const std::optional<Tensor> own = kept_of(kept, range, keys);
     const Tensor p = scores(range, query, key, form).sub(of(logarithm, -2, range)).exp();
@@ -163,7 +164,7 @@ class Sliced final : public torch::autograd::Function<Sliced> {
     sizes.back() = key.size(-2);
     const std::optional<Tensor> kept = draw_kept(query, sizes, form);
     std::vector<Tensor> results, logarithms;
-    for (const Range& range : slices(query.size(-2))) {
+    for (const Range& range : slices(query.size(-2), form)) {
       auto [result, logarithm] = forward_of(range, query, expanded(key, query, form.batch),
                                             expanded(value, query, form.batch), kept, form);
       results.push_back(std::move(result));
@@ -215,7 +216,8 @@ class Sliced final : public torch::autograd::Function<Sliced> {
                   {},
                   {}};
     std::vector<Tensor> of_query;
-    for (const Range& range : slices(query.size(-2))) of_query.push_back(pass.of_slice(range));
+    for (const Range& range : slices(query.size(-2), form))
+      of_query.push_back(pass.of_slice(range));
     variable_list results(4);
     if (pass.wants_query) results[0] = times(at::cat(of_query, -2), form.scale);
     if (pass.wants_key) {
@@ -232,6 +234,7 @@ class Sliced final : public torch::autograd::Function<Sliced> {
 }  // namespace
 
 bool is_in_slices(const Tensor& query, const Tensor& key, const Form& form) {
+  if (form.again && !is_spmd()) return true;
   // Rows of several heads, as on other devices, are no tokens.
   return form.causal && is_for_tpu() && query.size(-2) == form.sizes.end()[-2] &&
          std::min(query.size(-2), key.size(-2)) >= (is_spmd() ? kLeastSharded : kLeastTokens);

@@ -14,6 +14,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -62,10 +63,27 @@ bool scales_exactly(double scale) {
   return std::frexp(std::sqrt(std::abs(scale)), &exponent) == 0.5;
 }
 
+// The memory next to a TPU's cores, as on v5e and v6e.
+constexpr int64_t kNear = int64_t{1} << 27;
+
+// The bytes of float32 weights, one for each query and key of each head.
+int64_t bytes_of(IntArrayRef scores) {
+  return c10::multiply_integers(scores) * static_cast<int64_t>(sizeof(float));
+}
+
+// Whether these take a third of that memory or more and no more than all of it: rounded, what waits
+// for the backward pass leaves room there. Fewer leave it in any case, and more are nowhere near:
+// weights that are computed within the products then take fewer cycles. So they do if nothing
+// computed the query, as attention is all of the graph then, and nothing else waits.
+bool crowd(IntArrayRef scores, const Tensor& query) {
+  const int64_t bytes = bytes_of(scores);
+  return bytes >= kNear / 3 && bytes <= kNear && !query.is_leaf();
+}
+
 // float16's weights stay float32 unless asked for: their gradients may leave its range. So do those
 // of an exact scale: in the gradients of the query and the key the row sums of rounded weights are
 // less exact than torch's, by less than a rounded query and key are.
-Weights weights_of(ScalarType dtype, double scale) {
+Weights weights_of(ScalarType dtype, double scale, bool crowded) {
   switch (choice.load()) {
     case Choice::kWide:
       return Weights::kWide;
@@ -75,7 +93,15 @@ Weights weights_of(ScalarType dtype, double scale) {
       break;
   }
   const bool rounded = dtype == ScalarType::BFloat16 && rounds_operands() && !scales_exactly(scale);
-  return rounded ? Weights::kRounded : Weights::kWide;
+  if (!rounded) return Weights::kWide;
+  return crowded ? Weights::kNarrow : Weights::kRounded;
+}
+
+// Whether float32 weights would wait for the backward pass in the memory that torch's formula saves
+// by its rounding.
+bool is_computed_again(const Form& form, ScalarType dtype) {
+  return choice == Choice::kAuto && form.kind == Weights::kWide && dtype == ScalarType::BFloat16 &&
+         rounds_operands() && bytes_of(form.sizes) <= kNear;
 }
 
 // ---- the formula
@@ -289,8 +315,10 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  Form form{by, dropout, causal, weights_of(dtype, by), query.dim() - 2, query.sizes().vec()};
+  Form form{by, dropout, causal, Weights::kWide, false, query.dim() - 2, query.sizes().vec()};
   form.sizes.back() = key.size(-2);
+  form.kind = weights_of(dtype, by, crowd(form.sizes, query));
+  form.again = !mask && is_computed_again(form, dtype);
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
 
@@ -368,7 +396,7 @@ __attribute__((visibility("default"))) void castoff_native_attention_default_pre
 // What kind of weights bfloat16 attention has here, of scores that torch's formula does not compute
 // exactly: 0 wide, 1 rounded, 2 narrow.
 __attribute__((visibility("default"))) int castoff_native_attention_weights() {
-  return static_cast<int>(castoff::weights_of(at::kBFloat16, 0.125));
+  return static_cast<int>(castoff::weights_of(at::kBFloat16, 0.125, false));
 }
 
 }  // extern "C"
