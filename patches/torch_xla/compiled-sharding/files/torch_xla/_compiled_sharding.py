@@ -1,7 +1,6 @@
 """Marks of sharding within functions of torch.compile, and the gradient of what is marked."""
 
 import ast
-import warnings
 from typing import Any
 
 import torch
@@ -34,8 +33,7 @@ def _register() -> None:
     kernels = torch._C._dispatch_library(
         "IMPL", "xla", "", "torch_xla/compiled-sharding/files/torch_xla/_compiled_sharding.py", 1
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it takes another's place
+    with _castoff.quiet():  # another kernel is in its place
         kernels.impl(_OPERATOR, "XLA", _marked)
     autograd = torch.library.Library("xla", "IMPL")
     torch.library.register_autograd(f"xla::{_OPERATOR}", _gradient, lib=autograd)

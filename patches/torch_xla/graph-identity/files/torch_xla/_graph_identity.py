@@ -4,7 +4,6 @@ The key itself is torch's, and so is the first half of this topic, which makes i
 learns what the process has set, and what the nodes do not say.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -39,7 +38,7 @@ def install() -> None:
     if hasattr(_XLAC, "_xla_custom_call"):
         _watch_frontend_attributes()
     _castoff.install_kernels("graph-identity")
-    with _quietly():
+    with _castoff.quiet():
         _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
         _kernels.impl("_amp_update_scale_", _amp_update_scale, "XLA")
 
@@ -74,19 +73,6 @@ def _watch_frontend_attributes() -> None:
         return custom_call(inputs, target, *arguments)
 
     _XLAC._xla_custom_call = watched
-
-
-@contextlib.contextmanager
-def _quietly():
-    """Without the dispatcher's warning of kernels that take another's place; it comes once, and stays for others."""
-    always = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # does not use up the "once"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_warn_always(always)
 
 
 # torch_xla's nodes of these two keep their attributes to themselves. Made of other nodes they are numbers and shapes.

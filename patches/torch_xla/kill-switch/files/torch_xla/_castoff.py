@@ -4,11 +4,13 @@ The last thing that ``import torch_xla`` does is `_install_topics`. ``CASTOFF_DI
 (or ``all``) keeps topics out; with all of them out, nothing is loaded and torch_xla is stock.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import _XLAC
@@ -26,6 +28,7 @@ __all__ = [
     "kernels",
     "library",
     "matmul_precision",
+    "quiet",
     "untraced",
 ]
 
@@ -130,6 +133,19 @@ def _hear_matmul_precision() -> None:
             follower(matmul_precision())
 
     _XLAC._xla_set_mat_mul_precision = set_and_tell
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings. Those that torch gives once, as of an overridden kernel, are left for what comes after."""
+    always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_warn_always(True)
+        try:
+            yield
+        finally:
+            torch.set_warn_always(always)
 
 
 def untraced(function: Callable) -> Callable:

@@ -6,7 +6,6 @@ imported with the first call of one of them.
 
 import functools
 import importlib
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Optional
@@ -202,25 +201,19 @@ def install() -> None:
     _castoff.install_kernels("on-device")
     # Not by torch.library, which would refuse a user's kernels for the same operators. The path says whose they are.
     _library = torch._C._dispatch_library("IMPL", "aten", "", "torch_xla/on-device/files/torch_xla/_on_device.py", 1)
-    always = torch.is_warn_always_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.set_warn_always(True)  # the dispatcher's only warning of an overridden kernel stays unused
-        try:
-            for key, table in (
-                ("XLA", {**_not_lowered(), **TABLE}),
-                ("AutogradXLA", {**DIFFERENTIABLE, **COMPOSITE}),
-                ("Functionalize", COMPOSITE),
-            ):
-                for name, place in table.items():
-                    _library.impl(name, key, _kernel(name, place, key))
-            _castoff.call("on-device", "choose")
-            if _deferred_errors.are_deferred():
-                check = _castoff.untraced(_deferred_errors.deferred)
-                _library.impl("_linalg_check_errors", "XLA", check)
-            if _departures.are_told():
-                _keep("_to_cpu", "XLA")
-                copied = _kept("_to_cpu", "XLA")
-                _library.impl("_to_cpu", "XLA", _castoff.untraced(_departures.told(copied)))
-        finally:
-            torch.set_warn_always(always)
+    with _castoff.quiet():
+        for key, table in (
+            ("XLA", {**_not_lowered(), **TABLE}),
+            ("AutogradXLA", {**DIFFERENTIABLE, **COMPOSITE}),
+            ("Functionalize", COMPOSITE),
+        ):
+            for name, place in table.items():
+                _library.impl(name, key, _kernel(name, place, key))
+        _castoff.call("on-device", "choose")
+        if _deferred_errors.are_deferred():
+            check = _castoff.untraced(_deferred_errors.deferred)
+            _library.impl("_linalg_check_errors", "XLA", check)
+        if _departures.are_told():
+            _keep("_to_cpu", "XLA")
+            copied = _kept("_to_cpu", "XLA")
+            _library.impl("_to_cpu", "XLA", _castoff.untraced(_departures.told(copied)))
