@@ -15,6 +15,11 @@ _IDS = ("channel_id", "use_global_device_ids")
 """Arguments that torch_xla 2.6 does not have."""
 
 
+def _scaled(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """A tensor of its own; a scale of 1 is no product in the graph."""
+    return x * scale if scale != 1 else x.clone()
+
+
 class _ReduceScatter(torch.autograd.Function):
     """The sum over the group, times the scale: each rank gets a shard. Its gradient is the shards', gathered."""
 
@@ -36,7 +41,7 @@ class _ReduceScatter(torch.autograd.Function):
                 pin_layout=False,
                 **{name: given[name] for name in _IDS if name in given},
             )
-        return grad * given["scale"] if given["scale"] != 1 else grad.clone(), None, None
+        return _scaled(grad, given["scale"]), None, None
 
 
 class _AllToAll(torch.autograd.Function):
@@ -84,7 +89,7 @@ def _refuse_more_than_one(call: str, argument: str, count: int) -> None:
 
 def _reduce_scatter_alone(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
     _refuse_more_than_one("reduce_scatter", "shard_count", given["shard_count"])
-    return x * given["scale"] if given["scale"] != 1 else x.clone()
+    return _scaled(x, given["scale"])
 
 
 def _all_to_all_alone(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
