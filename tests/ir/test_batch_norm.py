@@ -89,6 +89,28 @@ def test_running_variance_under_autocast():
     assert_close(variance(DEVICE), variance("cpu"))
 
 
+def rows(device):
+    """The statistics of two layers, one of which has seen a batch."""
+    means, variances = torch.zeros(2, 4).to(device), torch.ones(2, 4).to(device)
+    other = means.view(-1)[:2]
+    nn.functional.batch_norm(data(8, 4).to(device), means[0], variances[0], training=True)
+    return means.cpu(), variances.cpu(), other.cpu()
+
+
+def from_meta(device):
+    layer = nn.BatchNorm1d(4, device="meta").to_empty(device=device)
+    layer.reset_parameters()
+    before = layer.state_dict()
+    layer(data(8, 4).to(device))
+    return before["running_mean"].cpu(), *(layer.state_dict()[name].cpu() for name in ("running_mean", "running_var"))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("statistics", (rows, from_meta))
+def test_statistics_that_are_views(statistics):
+    assert_close(statistics(DEVICE), statistics("cpu"))
+
+
 @fails_on_stock
 def test_ir_of_the_running_variance():
     layer = nn.BatchNorm1d(4).to(DEVICE)

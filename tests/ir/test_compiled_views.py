@@ -122,3 +122,25 @@ def test_a_graph_that_fails_on_fake_tensors_is_left_to_the_backend():
 
     inputs = [torch.empty(2, device=torch_xla.device())]
     assert not compiled_views._writes_to({compiled_views._memory(inputs[0])}, graph, inputs)
+
+
+RETURNS = {
+    "detached": lambda x: x.detach(),
+    "beside a result": lambda x: (x * 2, x.detach(), x),
+    "twice": lambda x: (x.detach(), x.detach(), x + 1),
+    "beside a view": lambda x: (x.t(), x.detach(), x.sum()),
+}
+
+
+@pytest.mark.fails_on_stock
+@pytest.mark.parametrize("name", RETURNS)
+def test_an_argument_is_returned(name):
+    def ran_twice(device, backend):
+        torch._dynamo.reset()
+        function = torch.compile(RETURNS[name], backend=backend)
+        x = torch.arange(4.0).view(2, 2).to(device)
+        results = [function(x), function(x)]
+        torch.utils._pytree.tree_leaves(results)[0].add_(1)
+        return torch.utils._pytree.tree_map(torch.Tensor.tolist, [results, x])
+
+    assert ran_twice(torch_xla.device(), "openxla") == ran_twice("cpu", "eager")

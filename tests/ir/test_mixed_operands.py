@@ -511,6 +511,40 @@ def test_optimizers_with_wide_gradients(name, wide_state, foreach):
         torch.testing.assert_close(here.cpu(), cpu, rtol=4 * torch.finfo(bf16).eps, atol=1e-2)
 
 
+INT32, INT64 = torch.tensor([2, 0], dtype=torch.int32), torch.tensor([1, 3])
+INDICES = {
+    "int32, int64": (INT32, INT64),
+    "int64, int32": (INT64 // 2, INT32),
+    "broadcast": (INT32[:, None], INT64),
+    "a mask": (MASK[0, :4], INT32),
+    "nothing between": (INT32, slice(None), INT64),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_of_two_types(name):
+    def calls(device):
+        indices = tuple(at(i, torch.empty(0, device=device)) if torch.is_tensor(i) else i for i in INDICES[name])
+        x = torch.arange(64.0).view(4, 4, 4).to(device).requires_grad_()
+        read = x[indices]
+        read.square().sum().backward()
+        written = x.detach().clone()
+        written[indices] = -1.0
+        written[indices] += 2.0
+        return [t.detach().cpu() for t in (read, x.grad, written)]
+
+    for found, expected in zip(calls(DEVICE), calls("cpu"), strict=True):
+        assert torch.equal(found, expected)
+
+
+@passes_on_stock
+def test_indices_of_one_type():
+    x = torch.arange(16.0).view(4, 4).to(DEVICE)
+    for indices in ((INT32, INT32), (INT64, INT64), (INT32,)):
+        assert "cast" not in ir(x[tuple(at(i, x) for i in indices)])
+
+
 @passes_on_stock
 @pytest.mark.default_pin
 @pytest.mark.slow

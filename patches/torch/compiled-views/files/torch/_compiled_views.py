@@ -2,6 +2,8 @@
 
 AOTAutograd rebuilds inputs of one memory from a base and their ``storage_offset()``, which is 0 for every XLA tensor:
 each of four slices of a cache would be its first one (pytorch/xla#8832).
+
+And functions may return an argument's ``detach()``.
 """
 
 import functools
@@ -15,11 +17,12 @@ from torch import _castoff
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["uncompiled_if_shared_inputs_are_written"]
+__all__ = ["arguments_for_their_aliases", "uncompiled_if_shared_inputs_are_written"]
 
 _ENABLED = _castoff.enabled("compiled-views")
 
 _Compiled = Callable[..., Any]
+_ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 _warned = False
 
 
@@ -41,6 +44,38 @@ def uncompiled_if_shared_inputs_are_written(compile_fn: _Compiled) -> _Compiled:
         return graph.forward
 
     return compile_or_leave
+
+
+def arguments_for_their_aliases(compile_fn: _Compiled) -> _Compiled:
+    """The compiler ``compile_fn(graph, inputs)`` of AOTAutograd, which returns an argument for its alias.
+
+    torch_xla leaves both out of the graph's results, and puts back what is the argument itself.
+    """
+    if not _ENABLED:
+        return compile_fn
+
+    @functools.wraps(compile_fn)
+    def compile_returns(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> _Compiled:
+        (output,) = (node for node in graph.graph.nodes if node.op == "output")
+        before = list(output.all_input_nodes)
+        output.args = torch.fx.map_arg(output.args, _argument_of)
+        if output.all_input_nodes != before:
+            graph.graph.eliminate_dead_code()
+            graph.recompile()
+        if all(node.op in ("placeholder", "output") for node in graph.graph.nodes):
+            return torch._functorch.aot_autograd.make_boxed_func(graph.forward)
+        return compile_fn(graph, inputs)
+
+    return compile_returns
+
+
+def _argument_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The argument that ``node`` is an alias of, unless the graph writes to it; otherwise ``node``."""
+    source = node
+    while source.op == "call_function" and source.target in _ALIASES:
+        source = source.args[0]
+    written = any(user.target is torch.ops.aten.copy_.default and user.args[0] is source for user in source.users)
+    return source if source.op == "placeholder" and not written else node
 
 
 def _shared_memory(inputs: Sequence[Any]) -> set[int]:

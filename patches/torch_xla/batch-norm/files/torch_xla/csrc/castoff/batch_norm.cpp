@@ -1,6 +1,7 @@
-// Batch normalisation on XLA: the running variance is an unbiased estimate, and evaluation mode has
-// a backward.
+// Batch normalisation on XLA: the running variance is an unbiased estimate, running statistics that
+// are views are kept, and evaluation mode has a backward.
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/clone_ops.h>
@@ -18,6 +19,7 @@
 namespace castoff {
 namespace {
 
+namespace functionalization = at::functionalization::impl;
 using at::ScalarType;
 using at::Tensor;
 
@@ -47,6 +49,27 @@ void unbiased_running_variance(Call& call) {
   call.proceed();
   const Tensor added = at::_ops::sub_Tensor::redispatch(kXla, running, old, 1 - momentum);
   at::_ops::add__Tensor::redispatch(kXla, running, added, 1 / (n - 1));
+}
+
+// ---- running statistics that are views, or have some
+
+// torch_xla's kernel writes to the statistics, and the operator's schema does not tell: what shares
+// their memory, the tensor that they are views of among it, learns of it here.
+void publish(const Tensor& statistics) {
+  if (!statistics.defined() || !functionalization::isFunctionalTensor(statistics)) return;
+  const auto* wrapper = functionalization::unsafeGetFunctionalWrapper(statistics);
+  if (!is_bare_xla(wrapper->value())) return;
+  functionalization::commit_update(statistics);
+  functionalization::sync(statistics);
+}
+
+void published_statistics(Call& call) {
+  constexpr size_t kMean = 3, kVariance = 4, kTraining = 5;
+  if (!call[kTraining].toBool()) return call.proceed();
+  const Tensor mean = argument(call, kMean), variance = argument(call, kVariance);
+  call.proceed();
+  publish(mean);
+  publish(variance);
 }
 
 // ---- the backward of evaluation mode
@@ -106,6 +129,9 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, unbiased_running_variance, "_native_batch_norm_legit native_batch_norm");
   remedy(xla, backward, "native_batch_norm_backward");
+  constexpr c10::DispatchKey kFunctionalize = c10::DispatchKey::Functionalize;
+  torch::Library& functional = library(torch::Library::IMPL, "aten", kFunctionalize);
+  remedy(functional, published_statistics, "native_batch_norm", kFunctionalize);
 }
 
 }  // namespace

@@ -300,6 +300,39 @@ class SendNumbers final : public castoff::OverrideKernel {
   const bool takes_numbers_;
 };
 
+// ---- indices of two types
+
+bool is_int32(const IValue& index) {
+  return index.isTensor() && index.toTensor().scalar_type() == ScalarType::Int;
+}
+
+// Indices and masks, which become indices of int64.
+bool is_index(const IValue& index) {
+  return index.isTensor() && index.toTensor().defined();
+}
+
+// self, indices. torch_xla concatenates the indices, whose types must be one for that.
+class IndicesOfOneType final : public castoff::OverrideKernel {
+ public:
+  using OverrideKernel::OverrideKernel;
+
+  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    constexpr size_t kIndices = 1;
+    IValue& argument = torch::jit::peek(*stack, kIndices, op.schema().arguments().size());
+    const auto& indices = argument.toListRef();
+    const auto int32 = std::count_if(indices.begin(), indices.end(), is_int32);
+    if (int32 != 0 && int32 != std::count_if(indices.begin(), indices.end(), is_index)) {
+      c10::List<std::optional<Tensor>> widened;
+      for (const IValue& index : indices) {
+        widened.push_back(is_int32(index) ? castoff::cast(index.toTensor(), ScalarType::Long)
+                                          : index.toOptional<Tensor>());
+      }
+      argument = widened;
+    }
+    call_overridden(op, keys, stack);
+  }
+};
+
 // ---- registration
 
 void override_kernels(torch::Library& xla, Remedy remedy, const char* operators) {
@@ -333,6 +366,10 @@ void install() {
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
   castoff::override_kernel<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
   override_kernels(xla, index_put, "_index_put_impl_ index_put_");
+  castoff::each_operator(
+      "index.Tensor index_put_ _index_put_impl_", [&](const char* name, const char* overload) {
+        castoff::override_kernel<IndicesOfOneType>(xla, DispatchKey::XLA, name, overload);
+      });
   override_kernels(xla, convolution, "convolution_overrideable");
   override_kernels(xla, binary_cross_entropy, "binary_cross_entropy");
   override_kernels(xla, batch_norm,
