@@ -34,6 +34,9 @@ struct Form {
   Weights kind;
   // Whether the backward pass computes the scores again, in one slice: no weights wait for it.
   bool again;
+  // Whether the weights wait in float32, of an exact scale, in a graph that is nothing but
+  // attention.
+  bool alone;
   int64_t batch;
   std::vector<int64_t> sizes;
 };
@@ -45,16 +48,17 @@ inline void save(torch::autograd::AutogradContext* ctx, const Form& form) {
   data["causal"] = form.causal;
   data["kind"] = static_cast<int64_t>(form.kind);
   data["again"] = form.again;
+  data["alone"] = form.alone;
   data["batch"] = form.batch;
   data["sizes"] = form.sizes;
 }
 
 inline Form saved_form(torch::autograd::AutogradContext* ctx) {
   auto& data = ctx->saved_data;
-  return {data["scale"].toDouble(),   data["dropout"].toDouble(),
-          data["causal"].toBool(),    static_cast<Weights>(data["kind"].toInt()),
-          data["again"].toBool(),     data["batch"].toInt(),
-          data["sizes"].toIntVector()};
+  return {data["scale"].toDouble(), data["dropout"].toDouble(),
+          data["causal"].toBool(),  static_cast<Weights>(data["kind"].toInt()),
+          data["again"].toBool(),   data["alone"].toBool(),
+          data["batch"].toInt(),    data["sizes"].toIntVector()};
 }
 
 // ---- products: float32, of tensors that have the first `batch` dimensions in common

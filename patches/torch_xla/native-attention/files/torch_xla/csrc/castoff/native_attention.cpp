@@ -104,6 +104,13 @@ bool is_computed_again(const Form& form, ScalarType dtype) {
          rounds_operands() && bytes_of(form.sizes) <= kNear;
 }
 
+// Whether they wait nevertheless, as attention is all of the graph: there they leave room enough,
+// of causal attention if they are few, as its row sums are computed beside them.
+bool is_alone(const Form& form, const Tensor& query) {
+  constexpr int64_t kFew = kNear / 8;
+  return query.is_leaf() && form.scale < 1 && (!form.causal || bytes_of(form.sizes) <= kFew);
+}
+
 // ---- the formula
 
 // Products as the mask sees them. Those of a query with a dimension for the queries that share a
@@ -139,8 +146,12 @@ Tensor softmax(const Tensor& scores, const std::optional<Tensor>& mask, const Fo
 
 Tensor weights(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
                const Form& form) {
-  const Tensor products =
-      times(by_width(query, expanded(key, query, form.batch), form.batch), form.scale);
+  // A TPU's compiler has one fusion for a product and its softmax, if there is nothing between
+  // them.
+  const bool scales_query = form.alone && !form.causal && !at::GradMode::is_enabled();
+  const Tensor taken = scales_query ? query.mul(form.scale) : query;
+  const Tensor dots = by_width(taken, expanded(key, query, form.batch), form.batch);
+  const Tensor products = scales_query ? dots : times(dots, form.scale);
   const Tensor p = viewed(softmax(as_scores(products, form), mask, form), products.sizes());
   return form.kind == Weights::kNarrow ? p.to(query.scalar_type()) : p;
 }
@@ -177,8 +188,9 @@ variable_list whole_gradients(AutogradContext* ctx, const Saved& saved, const Te
   const Tensor of_weights = times(drop(of_kept_weights, kept), of_kept(form));
   // What softmax takes off all of a row is the sum of p * of_weights over it, which is also that
   // of grad * result: a sum of fewer numbers, and known before the weights' gradients are.
+  const bool by_weights = again || (form.alone && form.causal);
   const Tensor of_row =
-      again ? p.mul(of_weights).sum({-1}, /*keepdim=*/true) : row_sums(result, grad);
+      by_weights ? p.mul(of_weights).sum({-1}, /*keepdim=*/true) : row_sums(result, grad);
   Tensor of_scores = p.mul(of_weights.sub(of_row));
   if (of_mask) results[3] = as_scores(of_scores, form).sum_to_size(mask->sizes());
   of_scores = factor(of_scores, query, form);
@@ -315,10 +327,13 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  Form form{by, dropout, causal, Weights::kWide, false, query.dim() - 2, query.sizes().vec()};
+  Form form{by,    dropout, causal,          Weights::kWide,
+            false, false,   query.dim() - 2, query.sizes().vec()};
   form.sizes.back() = key.size(-2);
   form.kind = weights_of(dtype, by, crowd(form.sizes, query));
   form.again = !mask && is_computed_again(form, dtype);
+  form.alone = form.again && is_alone(form, query);
+  form.again = form.again && !form.alone;
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
 
