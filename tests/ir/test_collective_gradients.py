@@ -122,6 +122,42 @@ def test_collectives_under_spmd():
     forked("-c", UNDER_SPMD, CPU_NUM_DEVICES="4")
 
 
+def all_reduced(x, target):
+    target.copy_(x)
+    xm.all_reduce(xm.REDUCE_SUM, [target], scale=0.5)
+
+
+def gathered(x, target):
+    xm.all_gather(x, output=target)
+
+
+def gathered_list(x, target):
+    xm.all_gather([x], output=[target], pin_layout=False)
+
+
+def scattered(x, target):
+    xm.reduce_scatter(xm.REDUCE_SUM, x, scale=0.5, scatter_dim=0, shard_count=1, output=target)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("write", [all_reduced, gathered, gathered_list, scattered])
+def test_results_that_are_views(write, monkeypatch):
+    monkeypatch.setenv("XLA_ALWAYS_ALLREDUCE", "1")
+    buffer = torch.zeros(3, 2, device=DEVICE)
+    view = buffer.view(-1)
+    write(leaf(2).detach() + 1, buffer[1])
+    expected = [0.0, 0.0, 1.0, 2.0, 0.0, 0.0] if "gathered" in write.__name__ else [0.0, 0.0, 0.5, 1.0, 0.0, 0.0]
+    assert view.tolist() == buffer.flatten().tolist() == expected
+
+
+@passes_on_stock
+def test_a_buffer_whose_views_were_written_is_reduced():
+    buffer = torch.zeros(2, 2, device=DEVICE)
+    buffer[0] += 1
+    xm.all_reduce(xm.REDUCE_SUM, [buffer])
+    assert buffer.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+
+
 @passes_on_stock
 def test_what_has_no_gradient():
     x = leaf(4)

@@ -1,4 +1,7 @@
-"""``xm.reduce_scatter``, ``all_to_all`` and ``collective_permute`` with gradients, where their input needs one."""
+"""``xm.reduce_scatter``, ``all_to_all`` and ``collective_permute`` with gradients, where their input needs one.
+
+And what collectives write to is seen by what shares its memory.
+"""
 
 import functools
 import inspect
@@ -132,10 +135,54 @@ def _differentiable(
     return differentiable
 
 
+# torch_xla writes to tensors that are given to be written to beneath functionalization, which knows of no other.
+
+
+def _publishing(call: Callable, name: str) -> Callable:
+    """``call``, whose argument ``name`` may be a tensor or a list of tensors that it writes to.
+
+    The tensors that these are views of, and their other views, see what was written.
+    """
+    signature = inspect.signature(call)
+    position = list(signature.parameters).index(name)
+
+    @functools.wraps(call)
+    def publishing(*args: Any, **kwargs: Any) -> Any:
+        written = args[position] if len(args) > position else kwargs.get(name)
+        if written is None or torch.compiler.is_compiling():
+            return call(*args, **kwargs)
+        tensors = written if isinstance(written, (list, tuple)) else (written,)
+        views = [x for x in tensors if isinstance(x, torch.Tensor) and torch._is_functional_tensor(x)]
+        for view in views:
+            torch._functionalize_sync(view)
+        result = call(*args, **kwargs)
+        for view in views:
+            torch._functionalize_commit_update(view)
+            torch._functionalize_sync(view)
+        return result
+
+    return publishing
+
+
+def _publishing_lists(call: Callable) -> Callable:
+    """``xm.all_reduce``, which writes to its inputs if they are a list."""
+    publishing = _publishing(call, "inputs")
+
+    @functools.wraps(call)
+    def all_reduce(*args: Any, **kwargs: Any) -> Any:
+        inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+        return (call if isinstance(inputs, torch.Tensor) else publishing)(*args, **kwargs)
+
+    return all_reduce
+
+
 def install() -> None:
-    """Stand before three functions of ``torch_xla.core.xla_model``. Called once, by ``_castoff``."""
+    """Stand before functions of ``torch_xla.core.xla_model``. Called once, by ``_castoff``."""
     from .core import xla_model as xm
 
+    xm.all_reduce = _publishing_lists(xm.all_reduce)
+    xm.all_gather = _publishing(xm.all_gather, "output")
+    xm.reduce_scatter = _publishing(xm.reduce_scatter, "output")
     xm.reduce_scatter = _differentiable(xm.reduce_scatter, _ReduceScatter, "input", _reduce_scatter_alone, _is_sum)
     xm.all_to_all = _differentiable(xm.all_to_all, _AllToAll, "value", _all_to_all_alone)
     xm.collective_permute = _differentiable(
