@@ -43,7 +43,6 @@ PROGRAMS = {
     "cholesky_ex": lambda x: torch.linalg.cholesky_ex(definite(x)).L,
     "cholesky_ex, upper": lambda x: torch.linalg.cholesky_ex(definite(x), upper=True).L,
     "cholesky_solve": lambda x: torch.cholesky_solve(x[..., :2], well_conditioned(x).tril()),
-    "cholesky_inverse": lambda x: torch.cholesky_inverse(well_conditioned(x).triu(), upper=True),
     "solve_triangular": lambda x: torch.linalg.solve_triangular(well_conditioned(x), x, upper=True),
     "solve_triangular, right": lambda x: torch.linalg.solve_triangular(
         well_conditioned(x[0]), x, upper=False, left=False, unitriangular=True
@@ -137,6 +136,7 @@ CHECKED = {
     "solve": (lambda x: torch.linalg.solve(x, x), torch.zeros(2, 2), "singular"),
     "cholesky": (torch.linalg.cholesky, -torch.eye(2), "leading minor of order 1 is not positive-definite"),
     "cholesky_ex": (lambda x: torch.linalg.cholesky_ex(x, check_errors=True), -torch.eye(2), "positive-definite"),
+    "cholesky_inverse": (torch.cholesky_inverse, torch.tensor([[1.0, 0], [1, 0]]), "diagonal element 2 is zero"),
     "ldl_factor": (torch.linalg.ldl_factor, torch.zeros(2, 2), "ldl_factor: "),
     "lu_factor": (torch.linalg.lu_factor, torch.zeros(2, 2), "is zero"),
     "matrix_power": (lambda x: torch.linalg.matrix_power(x, -2), torch.zeros(2, 2), "singular"),
@@ -168,6 +168,26 @@ def test_rank_by_rcond():
     a = torch.diag(torch.tensor([4.0, 1, 0])).to(DEVICE)
     found = on_the_device(lambda: torch.linalg.lstsq(a, torch.ones(3).to(DEVICE), rcond=0.5))
     assert (found.solution.tolist(), found.rank.item()) == ([0.25, 0, 0], 1)
+
+
+@pytest.mark.passes_on_stock
+def test_cholesky_inverse():
+    """It reads whether an element of the diagonal is 0; the rest stays on the device."""
+
+    def run(x):
+        return with_gradient(lambda x: torch.cholesky_inverse(well_conditioned(x).triu(), upper=True), x)
+
+    torch.testing.assert_close(on_the_cpu(run(A.to(DEVICE))), on_the_cpu(run(A)), rtol=1e-4, atol=1e-4)
+    assert torch.cholesky_inverse(A[:0].to(DEVICE)).shape == (0, 5, 5)
+
+
+@fails_on_stock
+def test_least_squares_of_a_matrix_that_is_not_finite_are_nan():
+    """LAPACK refuses it."""
+    a = torch.stack([torch.eye(2), torch.tensor([[1.0, float("nan")], [0, 1]])]).to(DEVICE)
+    found = on_the_device(lambda: torch.linalg.lstsq(a, torch.ones(2, 2, 1).to(DEVICE)).solution)
+    assert found[0].flatten().tolist() == [1, 1]
+    assert found[1].isnan().all()
 
 
 @fails_on_stock

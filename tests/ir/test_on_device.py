@@ -4,6 +4,7 @@ Tests marked ``fails_on_stock`` state what the topic is for: on stock wheels the
 """
 
 import importlib
+import math
 import os
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
@@ -608,10 +609,22 @@ def test_rare_samples():
             torch.binomial(zero + 5, zero + 1),
             torch._standard_gamma(zero + 1e-8) < 1e-30,
             torch.poisson(zero[:0]),
+            torch.binomial(tries.to(device), chances.to(device)),
+            torch._standard_gamma(of_none.to(device)),
+            torch._sample_dirichlet(of_none.to(device)),
         ]
 
+    tries, nan = torch.tensor([-1.0, 2, 2, 2, 2.5, 2]), math.nan
+    chances, of_none = torch.tensor([0.5, -0.5, 1.5, nan, 1, 0]), torch.tensor([-1.0, 0, nan])
     found = on_the_device(lambda: run(DEVICE))
-    assert all(torch.equal(x.cpu(), y) for x, y in zip(found, run("cpu"), strict=True))
+    torch.testing.assert_close([t.cpu() for t in found], run("cpu"), rtol=1e-4, atol=0, equal_nan=True)
+
+
+@fails_on_stock
+def test_a_histogram_of_what_is_not_finite_is_nan():
+    x = torch.tensor([math.inf, 2]).to(DEVICE)
+    found = on_the_device(lambda: [torch.histogram(x, 4).hist, torch.histogramdd(x[:, None], [4]).hist, torch.histc(x)])
+    assert all(t.isnan().all() for t in found)
 
 
 @fails_on_stock

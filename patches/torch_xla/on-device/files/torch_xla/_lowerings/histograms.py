@@ -74,6 +74,10 @@ def _counted(x: Tensor, edges: Sequence[Tensor], weight: Optional[Tensor], densi
     sums = x.new_zeros(math.prod(sizes) + 1)
     sums = sums.scatter_add(0, torch.where(inside, place, math.prod(sizes)), counted)
     found = sums[:-1].reshape(sizes)
+    if even:
+        # torch refuses a range that is not finite.
+        ends = torch.stack([e[place] for e in edges for place in (0, -1)])
+        found = torch.where(ends.isfinite().all(), found, math.nan)
     if density:
         found = found / found.sum()
         for dim, edge in enumerate(edges):

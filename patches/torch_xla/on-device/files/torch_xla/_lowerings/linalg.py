@@ -10,7 +10,7 @@ from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
 from . import loops, ranks, reflectors, symmetric
-from .common import only
+from .common import only, prepared
 from .instructions import exact_matmul, instruction
 
 _DTYPES = (torch.float32, torch.float64)
@@ -83,7 +83,17 @@ def cholesky_solve(b: Tensor, a: Tensor, upper: bool) -> Tensor:
     return _solved(lower.mT, _solved(lower, b, False), True)
 
 
+def _of_nonzero_diagonal(a: Tensor, upper: bool) -> tuple[Tensor, bool]:
+    """The arguments of cholesky_inverse; raises torch.linalg.LinAlgError where LAPACK does."""
+    if a.numel():
+        is_zero = a.diagonal(0, -2, -1) == 0
+        info = torch.where(is_zero.any(-1), is_zero.to(torch.int32).argmax(-1) + 1, 0).to(torch.int32)
+        _check(info, "cholesky_inverse", a)
+    return a, upper
+
+
 @only(lambda a, upper: _is_square(a))
+@prepared(_of_nonzero_diagonal)
 def cholesky_inverse(a: Tensor, upper: bool) -> Tensor:
     return cholesky_solve(_identity(a), a, upper)
 
@@ -425,6 +435,8 @@ def _of_any_rank(a: Tensor, b: Tensor, rcond: Optional[float]) -> tuple[Tensor, 
     r = torch.where(is_taken.unsqueeze(-2), r, _identity(r))
     along = torch.where(is_taken.unsqueeze(-1), along.mT[:, :count], 0.0)
     solution = _reordered(exact_matmul(q, _solved(r.mT, along, False)), _inverse(order))
+    # LAPACK refuses a matrix that is not finite; it has no rank.
+    solution = torch.where(given[0].isfinite().all((-2, -1)).reshape(-1, 1, 1), solution, math.nan)
     return solution.reshape(*a.shape[:-2], columns, -1), a.new_zeros(0), rank.reshape(a.shape[:-2]).long()
 
 

@@ -32,7 +32,7 @@ def _accepted(candidates: Tensor, accepted: Tensor) -> Tensor:
 
 
 def _log_gamma_variates(alpha: Tensor, numbers: Tensor) -> Tensor:
-    """Logarithms of variates, by Marsaglia and Tsang: of α < 1 by that of α + 1."""
+    """Logarithms of variates, by Marsaglia and Tsang: of α < 1 by that of α + 1; of no α > 0, of torch's least one."""
     drawn = several(numbers, alpha, 3 * _ROUNDS + 1)
     chances, sizes, angles, boost = drawn.split([_ROUNDS, _ROUNDS, _ROUNDS, 1])
     normal, boost = torch.sqrt(-2 * torch.log(sizes)) * torch.cos(2 * math.pi * angles), boost.squeeze(0)
@@ -43,7 +43,8 @@ def _log_gamma_variates(alpha: Tensor, numbers: Tensor) -> Tensor:
     bound = 0.5 * normal * normal + d * (1 - cube + torch.log(cube.clamp(min=1e-30)))
     chosen = _accepted(cube, (root > 0) & (torch.log(chances) < bound))
     found = torch.log(d) + torch.log(chosen.clamp(min=1e-30))
-    return torch.where(small, found + torch.log(boost) / alpha, found)
+    found = torch.where(small, found + torch.log(boost) / alpha, found)
+    return torch.where(alpha > 0, found, math.log(torch.finfo(alpha.dtype).tiny))
 
 
 @only(_is_drawn)
@@ -128,9 +129,10 @@ def _log_binomial(k: Tensor, n: Tensor, p: Tensor) -> Tensor:
 @only(lambda n, p, generator: _is_drawn(n, generator) and n.dtype == p.dtype)
 @drawn(key)
 def binomial(n: Tensor, p: Tensor, numbers: Tensor) -> Tensor:
-    taken = (n >= 0) & (p >= 0) & (p <= 1)
-    count = torch.where(taken, torch.floor(n), 0.0)
-    rarer = torch.where(taken, torch.where(p > 0.5, 1 - p, p), 0.0)
+    """As torch has it: 0 of no count or chance above 0, and all of them at a chance of 1 or above."""
+    whole = torch.where(n > 0, n, 0.0)
+    count = torch.floor(whole)
+    rarer = torch.where(p > 0.5, (1 - p).clamp(min=0), torch.where(p > 0, p, 0.0))
     few, numbers = count * rarer < _FEW, several(numbers, count, _NUMBERS)
     odds = rarer / (1 - rarer)
     first = torch.exp(count * torch.log1p(-rarer))
@@ -148,7 +150,8 @@ def binomial(n: Tensor, p: Tensor, numbers: Tensor) -> Tensor:
         lambda k: _log_binomial(k, many, chance) - peak,
     )
     found = torch.where(few, low, high).clamp(min=0).minimum(count)
-    return torch.where(taken, torch.where(p > 0.5, count - found, found), math.nan)
+    found = torch.where(p > 0.5, whole - found, found)
+    return torch.where(((n > 0) & p.isnan()) | n.isnan(), math.nan, found)
 
 
 _FEW_SAMPLES = 8

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scatter_add.h>
 #include <ATen/ops/stack.h>
@@ -103,7 +104,10 @@ void histc(Call& call) {
   const Tensor index = are_integers ? bins_of_integers(x, low, high, bins, offset < 0x1p22)
                                     : bins_of_floats(x, low, high, bins);
   const Tensor one = at::ones(index.sizes(), index.options().dtype(ScalarType::Int));
-  call.answer(counts(index.to(ScalarType::Long), one, bins).to(dtype));
+  const Tensor found = counts(index.to(ScalarType::Long), one, bins).to(dtype);
+  // torch refuses a range that is not finite: without the elements' values, each count is NaN.
+  const bool may_be_unbounded = !are_integers && least.toDouble() == most.toDouble();
+  call.answer(may_be_unbounded ? at::where(at::isfinite(high - low), found, NAN) : found);
 }
 
 // ---- bincount
