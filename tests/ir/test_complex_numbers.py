@@ -7,6 +7,7 @@ os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch_xla
 import torch_xla.core.xla_model as xm
 
@@ -179,3 +180,48 @@ def test_kaiser_window():
         torch.testing.assert_close(found.cpu(), torch.kaiser_window(*arguments))
     window = torch.kaiser_window(5, dtype=torch.float64, device=DEVICE)
     torch.testing.assert_close(window.cpu(), torch.kaiser_window(5, dtype=torch.float64))
+
+
+#: Of numbers that have no order, and of neural networks: torch's CPU refuses them.
+REFUSED = {
+    "lt": lambda x: x < 1,
+    "ge, a number": lambda x: x >= 1,
+    "maximum": torch.maximum,
+    "clamp": lambda x: x.clamp(min=0),
+    "clamp_max, a tensor": lambda x: torch.clamp_max(x, x),
+    "atan2": torch.atan2,
+    "cdist": torch.cdist,
+    "gelu": F.gelu,
+    "glu": F.glu,
+    "threshold": lambda x: F.threshold(x, 0, 1),
+    "softshrink": F.softshrink,
+    "avg_pool2d": lambda x: F.avg_pool2d(x[None], 2),
+    "nll_loss": lambda x: F.nll_loss(x, torch.zeros(4, dtype=torch.int64).to(x.device)),
+}
+REFUSED_BY_XLA = {
+    "fmod": lambda x: torch.fmod(x, 2),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "max_unpool2d": lambda x: F.max_unpool2d(x[None], torch.arange(16).reshape(1, 4, 4).to(x.device), 2),
+    "grid_sample": lambda x: F.grid_sample(x[None, None, None], x.real.new_zeros(1, 2, 2, 2, 3)),
+}
+
+
+def refuses(function):
+    operands = 2 if function in (torch.maximum, torch.atan2, torch.cdist) else 1
+    for x in (numbers(4, 4), numbers(4, 4).to(DEVICE)):
+        with pytest.raises(RuntimeError, match=r"(?i)complex|expected .*same dtype|only supports"):
+            function(*[x] * operands)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_cpu_refuses(name):
+    refuses(REFUSED[name])
+
+
+@fails_on_stock
+@pytest.mark.ends_the_process_on_stock("2.9", "2.8", "2.7", "2.6")
+@pytest.mark.parametrize("name", REFUSED_BY_XLA)
+def test_what_would_end_the_process(name):
+    refuses(REFUSED_BY_XLA[name])

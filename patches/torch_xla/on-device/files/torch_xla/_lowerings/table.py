@@ -265,14 +265,14 @@ COMPOSITE = {
 #: Operators whose first argument torch's kernels refuse in these dtypes; the functions above would compute something.
 REFUSED = {
     "complex": (
-        "adaptive_max_pool2d adaptive_max_pool3d bucketize.Tensor copysign.Tensor cummax cummin fmax fmin "
-        "frexp.Tensor gcd heaviside histogram.bin_ct huber_loss hypot i0 igamma igammac isin.Tensor_Tensor "
-        "isneginf isposinf lcm logaddexp2 max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices median "
-        "median.dim multi_margin_loss multilabel_margin_loss_forward nanmedian nanmedian.dim nextafter "
-        "round.decimals searchsorted.Tensor signbit special_airy_ai special_bessel_j0 special_bessel_j1 "
-        "special_bessel_y0 special_bessel_y1 special_entr special_erfcx special_i0e special_i1 special_i1e "
-        "special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
-        "special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 "
+        "_adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d bucketize.Tensor copysign.Tensor cummax cummin "
+        "fmax fmin frexp.Tensor gcd grid_sampler_2d grid_sampler_3d heaviside histogram.bin_ct huber_loss hypot i0 "
+        "igamma igammac isin.Tensor_Tensor isneginf isposinf lcm logaddexp2 max_pool2d max_pool2d_with_indices "
+        "max_pool3d max_pool3d_with_indices median median.dim multi_margin_loss multilabel_margin_loss_forward "
+        "nanmedian nanmedian.dim nextafter round.decimals searchsorted.Tensor signbit special_airy_ai "
+        "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_entr special_erfcx "
+        "special_i0e special_i1 special_i1e special_modified_bessel_i0 special_modified_bessel_i1 "
+        "special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 "
         "special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_xlog1py special_zeta"
     ),
     "integral": (

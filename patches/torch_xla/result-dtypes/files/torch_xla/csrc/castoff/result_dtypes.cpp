@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
@@ -143,9 +144,13 @@ void convert(Call& call, size_t first, size_t end, ScalarType dtype) {
   }
 }
 
-// Operators that keep the dtype of one of their operands.
+// Operators that keep the dtype of one of their operands; but for `where`, whose first is a mask,
+// they have no complex ones.
 template <size_t first, size_t end>
 void promote(Call& call) {
+  for (size_t i = first; first == 0 && i < end; ++i) {
+    if (is_tensor(call[i])) check_real(call, i);
+  }
   const auto dtype = promoted(call, first, end);
   if (C10_UNLIKELY(dtype.has_value()) && !are_floats(call, first, end)) {
     convert(call, first, end, *dtype);
@@ -178,7 +183,9 @@ void shift(Call& call) {
 
 // Two tensors are compared in the higher of their dtypes. That is torch's way, but where neither
 // has it, as of bfloat16 and float16, or where a 0-d tensor has the higher one.
+template <bool is_ordered>
 void compare(Call& call) {
+  for (size_t i = 0; is_ordered && i < 2; ++i) check_real(call, i);
   if (const auto dtype = promoted(call, 0, 2)) {
     const ScalarType a = call.tensor(0).scalar_type(), b = call.tensor(1).scalar_type();
     const bool is_higher = *dtype == c10::promoteTypes(a, b) && (*dtype == a || *dtype == b);
@@ -199,6 +206,7 @@ void add(Call& call) {
 // An integer tensor and a bound that is no integer, or a bool one and a bound that is a number.
 void clamp_by_number(Call& call) {
   const Tensor& self = call.tensor(0);
+  check_real(call);
   if (C10_LIKELY(!is_integral(self))) return call.proceed();
   ScalarType dtype = self.scalar_type();
   for (size_t i = 1; i < call.size(); ++i) {
@@ -224,7 +232,9 @@ void remainder_by_number(Call& call) {
 // ---- comparisons
 
 // A tensor of at most float32 and a Python number, which takes the tensor's dtype.
+template <bool is_ordered>
 void compare_with_number(Call& call) {
+  if constexpr (is_ordered) check_real(call);
   const ScalarType dtype = call.tensor(0).scalar_type();
   if (dtype != ScalarType::Float && !is_half(dtype)) return call.proceed();
   const Scalar number = call[1].toScalar();
@@ -301,9 +311,11 @@ void install() {
   remedy(xla, add, "add.Tensor sub.Tensor");
   remedy(xla, promote<0, 3>, "clamp.Tensor");
   remedy(xla, promote<1, 3>, "where.self");
-  remedy(xla, compare, "eq.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor ne.Tensor");
+  remedy(xla, compare<false>, "eq.Tensor ne.Tensor");
+  remedy(xla, compare<true>, "ge.Tensor gt.Tensor le.Tensor lt.Tensor");
   remedy(xla, clamp_by_number, "clamp clamp_max clamp_min");
-  remedy(xla, compare_with_number, "eq.Scalar ge.Scalar gt.Scalar le.Scalar lt.Scalar ne.Scalar");
+  remedy(xla, compare_with_number<false>, "eq.Scalar ne.Scalar");
+  remedy(xla, compare_with_number<true>, "ge.Scalar gt.Scalar le.Scalar lt.Scalar");
   remedy(xla, of_bool,
          "acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp expm1 isnan log log10 "
          "log1p log2 logit reciprocal rsqrt sigmoid sin sinh sqrt tan tanh");

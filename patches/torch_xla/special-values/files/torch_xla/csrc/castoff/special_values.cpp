@@ -189,6 +189,7 @@ Tensor filled_up_to(const Scalar& threshold, const Tensor& of, const Tensor& sel
 // self, threshold, value
 void threshold(Call& call) {
   const Tensor self = call.tensor(0);
+  check_real(call);
   if (!is_floating(self)) return call.proceed();
   call.answer(filled_up_to(call[1].toScalar(), self, self, call[2].toScalar()));
 }
@@ -220,6 +221,7 @@ void threshold_backward(Call& call) {
 // self, lambd: 0 has the sign of self.
 void softshrink(Call& call) {
   const Tensor self = call.tensor(0);
+  check_real(call);
   if (!is_floating(self)) return call.proceed();
   const Below below;
   const Scalar lambda = call[1].toScalar();

@@ -357,6 +357,7 @@ void nll_loss(Call& call) {
   TORCH_CHECK(c10::isIntegralType(dtype, /*includeBool=*/false), call.op().schema().name(),
               ": expected classes of int64 as targets, but found ", dtype,
               ". Convert them: target.long().");
+  check_real(call);
   if (self.numel() == 0) return call.on_the_cpu();
   if (C10_LIKELY(self.dim() != 1)) return call.proceed();
   const Below below;
@@ -499,6 +500,7 @@ void scatter(Call& call) {
 void glu(Call& call) {
   const Tensor self = call.tensor(0);
   const int64_t dim = call[1].toInt();
+  check_real(call);
   TORCH_CHECK(self.dim() == 0 || self.size(dim) % 2 == 0,
               "glu: expected an even size to halve, but found ", self.sizes(), " and dimension ",
               dim, ".");
@@ -529,6 +531,7 @@ void masked_scatter(Call& call) {
 // x1, x2, p, compute_mode: batches of other sizes.
 void distances(Call& call) {
   const Tensor lhs = call.tensor(0), rhs = call.tensor(1);
+  check_real(call);
   if (lhs.dim() < 2 || rhs.dim() < 2) return call.proceed();  // which refuses it
   const auto matrix = [](const Tensor& t) { return t.sizes().slice(t.dim() - 2); };
   const auto batch_of = [](const Tensor& t) { return t.sizes().slice(0, t.dim() - 2); };
@@ -624,6 +627,12 @@ void of_integers(Call& call) {
   call.proceed();
 }
 
+// Of complex numbers XLA's builder ends the process.
+void of_reals(Call& call) {
+  check_real(call);
+  call.proceed();
+}
+
 // Two tensors of bool, of which XLA has no such function.
 void of_bools(Call& call) {
   for (size_t i : {0, 1}) {
@@ -679,6 +688,7 @@ void complex_of_parts(Call& call) {
 // Averages of integers are integers, rounded towards zero.
 void average_integers(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
+  check_real(call);
   if (C10_LIKELY(!is_integral(call.tensor(0)))) return call.proceed();
   TORCH_CHECK_NOT_IMPLEMENTED(dtype != ScalarType::Bool, call.op().schema().name(),
                               ": not implemented for torch.bool, as on the CPU.");
@@ -719,6 +729,7 @@ void compute_wide_unless_native(Call& call) {
 // comparison costs a tenth of a layer's cycles, that stays: it is 1e-7 of self.
 void gelu(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
+  check_real(call);
   if (dtype != ScalarType::Float && !is_computed_wide(dtype)) return call.proceed();
   if (call[1].toStringRef() != "none" || is_for_tpu()) return compute_wide(call);
   const Tensor wide = widened(call.tensor(0));
@@ -891,6 +902,7 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
          "scatter.reduce scatter.src scatter.value scatter.value_reduce scatter_add "
          "scatter_reduce.two");
   remedy(xla, glu, "glu");
+  remedy(xla, of_reals, "fmod.Scalar fmod.Tensor hardsigmoid hardswish max_unpool2d max_unpool3d");
   remedy(xla, masked_scatter, "masked_scatter");
   remedy(xla, distances, "_cdist_forward");
   remedy(xla, of_bools, "atan2");
