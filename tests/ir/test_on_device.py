@@ -731,6 +731,28 @@ def test_batch_normalization_by_its_later_name():
     torch.testing.assert_close(on_the_cpu(found), on_the_cpu(run(X.clone().requires_grad_())), rtol=1e-4, atol=1e-5)
 
 
+NUMBERS = {
+    "int64": (torch.float32, torch.tensor(-1)),
+    "bool": (torch.float32, torch.tensor(True)),
+    "one element": (torch.float32, torch.tensor([-1])),
+    "float64 for int64": (torch.int64, torch.tensor(-2.5, dtype=torch.float64)),
+    "int32 for bfloat16": (torch.bfloat16, torch.tensor(3, dtype=torch.int32)),
+    "float32 for complex64": (torch.complex64, torch.tensor(2.0)),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("of_the_cpu", (False, True), ids=("of the device", "of the CPU"))
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_of_another_type_is_written_by_a_mask(name, of_the_cpu):
+    dtype, number = NUMBERS[name]
+    x = X.to(dtype)
+    value = number if of_the_cpu else number.to(DEVICE)
+    for mask in (X > 0.5, ROWS):
+        found = on_the_device(lambda mask=mask: written(x.to(DEVICE), mask.to(DEVICE), value))
+        assert torch.equal(found.cpu(), written(x, mask, number))
+
+
 @pytest.mark.passes_on_stock
 def test_values_that_differ_from_place_to_place_are_written_as_before():
     for mask, values in ((ROWS, X[:1]), (X > 0.5, X[X > 0.5].flip(0)), (torch.tensor([True, True]), X.flip(0))):

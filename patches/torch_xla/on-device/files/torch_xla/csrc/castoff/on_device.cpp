@@ -80,12 +80,21 @@ bool broadcasts(const Tensor& values, at::IntArrayRef sizes) {
                     [](int64_t size, int64_t own) { return own == size || own == 1; });
 }
 
+// What x[mask] = value writes: on the CPU, whose kernel is masked_fill's, a single value may be of
+// any dtype.
+Tensor written_value(const Tensor& value, const Tensor& self, bool accumulate) {
+  const bool is_taken =
+      !accumulate && value.numel() == 1 && (self.is_complex() || !value.is_complex());
+  return is_taken ? value.to(self.device(), self.scalar_type()) : value;
+}
+
 // self, indices, values, accumulate, …
 void write_masked(Call& call) {
   const Tensor self = call.tensor(0);
   const Mask mask = mask_of(self, call[1]);
   if (C10_LIKELY(!mask.mask.defined())) return call.proceed();
-  const Tensor& given = call.tensor(2);
+  const bool accumulate = call[3].toBool();
+  const Tensor given = written_value(call.tensor(2), self, accumulate);
   if (given.scalar_type() != self.scalar_type() || given.device() != self.device()) {
     return call.proceed();
   }
@@ -94,7 +103,6 @@ void write_masked(Call& call) {
   if (!values.defined() || !broadcasts(values, self.sizes())) return call.proceed();
   std::vector<int64_t> sizes = mask.mask.sizes().vec();
   sizes.insert(sizes.end(), after, 1);
-  const bool accumulate = call[3].toBool();
   const Tensor written = accumulate ? at::_ops::add_Tensor::call(self, values, 1) : values;
   const Tensor result = at::_ops::where_self::call(viewed(mask.mask, sizes), written, self);
   at::_ops::copy_::call(const_cast<Tensor&>(self), result, /*non_blocking=*/false);
