@@ -3,7 +3,8 @@
 .venv/bin/python bench/replay_sweep.py --patched PATCHED/bin/python --check
 
 The programs are made of numbers by replay_programs.py. A difference that is a rounding is counted, any other fails.
---check runs the programs of the day. --write runs all, and puts the counts into docs/step-replay.md.
+--check runs the programs of the day. --write runs all, and puts the counts into docs/step-replay.md. --models does so
+with models of transformers, timm and torchvision (replay_models.py), in half an hour.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from slices import slice_of_day  # noqa: E402
 WORKER = Path(__file__).with_name("replay_sweep_worker.py")
 PAGE = ROOT / "docs" / "step-replay.md"
 BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"
+MODELS = Path(__file__).with_name("replay_models.py")
+BEGIN_MODELS, END_MODELS = "<!-- models: begin -->", "<!-- models: end -->"
 PROGRAMS, PARTS = 200, 25
 #: Optimized, XLA:CPU fuses a graph with fewer outputs in another way, and rounds in another place.
 UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -60,16 +63,51 @@ def table(found: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+def table_of_models(python: Path) -> str:
+    """Counts of what became of the models, and the names of those that are not replayed."""
+    done = subprocess.run([str(python), str(MODELS)], stdout=subprocess.PIPE, text=True, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return told_of_models([row for row in rows if row["outcome"] != "unavailable"])
+
+
+def told_of_models(rows: list[dict[str, Any]]) -> str:
+    equal = [row for row in rows if row["outcome"] == "equal"]
+    reading = [row for row in equal if row["reads"]]
+    lines = [
+        f"Of {len(rows)} small models of transformers, timm and torchvision (`bench/replay_models.py`), {len(equal)} "
+        "are as the traced run after eight steps with and without padding, to the bit; "
+        f"{len(reading)} of them read values of the device in each call.",
+    ]
+    others = [row for row in rows if row["outcome"] != "equal"]
+    if others:
+        lines += ["", "| the others | what became of them |", "|---|---|"]
+        lines += [f"| {row['name']} | {row['outcome']}: {row.get('reason', '').split(' at ')[0]} |" for row in others]
+    return "\n".join(lines)
+
+
+def _models(python: Path, *, write: bool) -> None:
+    text = table_of_models(python)
+    print(text)
+    if write:
+        new = f"{BEGIN_MODELS}\n{text}\n{END_MODELS}"
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(replaced(page, BEGIN_MODELS, END_MODELS, new), encoding="utf-8")
+
+
 def main(
     *,
     patched: Annotated[Path, typer.Option(help="Python of an environment with patched wheels.")],
     check: Annotated[bool, typer.Option("--check", help="Run the programs of the day.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Run all, and write docs/step-replay.md.")] = False,
+    models: Annotated[bool, typer.Option("--models", help="Run models, in place of the programs.")] = False,
 ) -> None:
     """.venv/bin/python bench/replay_sweep.py --patched PATCHED/bin/python --check
 
     Compare random training programs, traced and replayed.
     """
+    if models:
+        _models(patched, write=write)
+        return
     numbers = slice_of_day(range(PROGRAMS), PARTS) if check else range(PROGRAMS)
     found = dict(run_all([(patched, number) for number in numbers], outcome))
     print(table(found))

@@ -572,6 +572,15 @@ def test_a_tensor_that_is_swapped(change):
     assert report["replayed"] >= (7 if change is swapped else 4)
 
 
+def test_a_number_that_is_part_of_the_graph_is_told():
+    training = Training(with_optimizer(torch.optim.AdamW, lr=0.01, capturable=True))
+    step = torch_xla.replay(training.step)
+    with pytest.raises(RuntimeError, match=r"the number 0\.5\d* of __rpow__\(\) at .*test_step_replay.py:\d+, in step"):
+        for i, arguments in enumerate(batches(12)):
+            training.optimizer.param_groups[0]["betas"] = (0.5 + i / 256, 0.9)
+            step(*arguments)
+
+
 def test_another_eps_is_seen():
     assert changing(other_eps, training=lambda: Training(ADAMW))["replayed"] >= 1
 
@@ -670,6 +679,43 @@ def test_shapes_dtypes_and_aliases_of_arguments():
     assert step(torch.ones(3, 1, device=XLA), two).shape == (3, 2)
 
 
+@pytest.mark.parametrize("where", ["an argument", "the state", "two of the state"])
+def test_a_tensor_that_is_a_number_of_the_step(where):
+    """torch_xla has one buffer for both, which is one input of the graph."""
+    x, state, factor, _ = on_device(torch.ones(2), *[torch.tensor(2.0)] * 3)
+    steps = {
+        "an argument": lambda x, y: x * 2 + y,
+        "the state": lambda x: x * 2 + state,
+        "two of the state": lambda x: x * factor + state,
+    }
+    step = torch_xla.replay(steps[where])
+    found = []
+    for y in (2.0, 2.0, 2.0, 2.0, 5.0, 5.0, 6.0, 7.0, 2.0):
+        if where != "an argument":
+            state.copy_(torch.tensor(y))
+            found.append(step(x)[0].item())
+        else:
+            found.append(step(x, torch.tensor(y).to(XLA))[0].item())
+    assert found == [4, 4, 4, 4, 7, 7, 8, 9, 4]
+    assert step.report()["traced"] <= 6
+
+
+def test_an_argument_that_is_an_optimizers_number_each_time():
+    training = Training(with_optimizer(torch.optim.SGD, lr=0.5))
+    group = training.optimizer.param_groups[0]
+
+    @torch_xla.replay
+    def step(x, y, rate):
+        training.step(x, y)
+        return rate * 1
+
+    for i, (x, y) in enumerate(batches()):
+        rate = group["lr"] = 0.5 + i / 4
+        before = training.model[1].bias.detach().clone() if i == 6 else None
+        step(x, y, torch.tensor(rate if i < 6 else 0.0).to(XLA))
+    assert not torch.equal(before, training.model[1].bias)
+
+
 def test_an_argument_that_the_step_knows_otherwise():
     x = torch.ones(2, device=XLA)
     step = torch_xla.replay(lambda y: x * y)
@@ -700,11 +746,11 @@ def refusal(step, argument):
 
 
 def read(x):
-    return x * x.sum().item()
+    return x * x.add_(1).sum().item()
 
 
-def branch(x):
-    return x if (x > 0).all() else -x
+def printed(x):
+    return x + len(f"{x.sum()}")
 
 
 def to_host(x):
@@ -771,7 +817,7 @@ def no_work(x):
     ("step", "reason"),
     [
         (read, r"item\(\) at .*test_step_replay.py:\d+, in read"),
-        (branch, r"__bool__\(\) at .*in branch"),
+        (printed, r"__format__\(\) at .*in printed"),
         (to_host, r"cpu\(\) at .*in to_host"),
         (synced, "executes a graph"),
         (host_random, "random numbers on the CPU"),
@@ -809,7 +855,7 @@ def test_a_refused_call_was_executed_as_it_is_written():
 
     def step():
         x.add_(1)
-        return x.sum().item()
+        return x.cpu().sum().item()
 
     replayed = torch_xla.replay(step)
     with pytest.raises(RuntimeError, match="was executed"):
@@ -819,7 +865,7 @@ def test_a_refused_call_was_executed_as_it_is_written():
 
 
 def test_refused_steps_can_be_traced():
-    step = torch_xla.replay(read, refused="trace")
+    step = torch_xla.replay(to_host, refused="trace")
     x = torch.ones(2, device=XLA)
     with pytest.warns(UserWarning, match="cannot be replayed"):
         assert step(x).tolist() == [2, 2]
@@ -1148,6 +1194,47 @@ def test_the_check_passes_what_is_right():
     assert same(run(replayed, step, batches(10), sync=False), expected)
     assert step.report()["checked"] >= 3
     assert step.report()["replayed"] >= 3
+
+
+def test_the_check_passes_gradients_that_are_added_to_and_dropped():
+    training = Training(ADAMW)
+
+    def step(x, y):
+        loss = training.loss(x, y)
+        loss.backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        return loss
+
+    replayed = torch_xla.replay(step, check_every=1)
+    for x, y in batches(6):
+        (training.loss(x, y) * 0.5).backward()
+        torch_xla.sync()
+        replayed(x, y)
+    assert replayed.report()["checked"] == 3
+
+
+def test_the_check_returns_to_the_gradients_that_it_dropped():
+    training, hidden = Training(SGD), Hidden()
+
+    def step(x, y):
+        (training.loss(x, y) * hidden.factor).backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    replayed = torch_xla.replay(step, check_every=1)
+    arguments = batches(1)[0]
+    for i in range(6):
+        training.loss(*arguments).backward()
+        torch_xla.sync()
+        if i == 5:
+            hidden.factor = 5.0
+            before = [tensor.tolist() for tensor in training.state()]
+            with pytest.raises(RuntimeError, match="Nothing was executed"):
+                replayed(*arguments)
+            assert [tensor.tolist() for tensor in training.state()] == before
+        else:
+            replayed(*arguments)
 
 
 def test_the_report():

@@ -141,3 +141,29 @@ def test_the_check_leaves_the_state():
     """)
     assert "5.0 where 2.0" in message
     assert before == after
+
+
+def test_values_that_are_read():
+    """Of a sharded argument, of sharded state, and of random numbers."""
+    equal, replayed = told("""
+        def losses_of(replay):
+            model = tensor_parallel()
+            update = step_of(model)
+            def step(x, y):
+                if (x > 2).any() or model[3].weight.norm() > 1e3:
+                    x = x * 0.5
+                if torch.rand((), device=XLA) < 0.5:
+                    x = x + 1
+                return update(x, y)
+            torch_xla.manual_seed(3)
+            step, found = torch_xla.replay(step) if replay else step, []
+            for x, y in batches(24):
+                found.append(step(x, y))
+                if not replay:
+                    torch_xla.sync()
+            return step, [loss.item() for loss in found], state(model)
+        traced, (step, *replayed) = losses_of(False)[1:], losses_of(True)
+        print([list(traced) == replayed, step.report()["replayed"]])
+    """)
+    assert equal
+    assert replayed >= 8

@@ -80,6 +80,7 @@ class Replay:
             _running.step = None
 
     def _called(self, call: Call, signature: tuple, arguments: list, device: str, started: float) -> Any:
+        known: dict[tuple, bytes] = {}  # what the step reads
         for plan in self._plans.get(signature, ()):
             if plan.traces < 2:
                 continue
@@ -93,7 +94,10 @@ class Replay:
             inputs = plan.inputs(arguments, numbers)
             if plan.is_spmd and not plan.has_shardings(inputs, device):
                 continue
+            if not (plan.shared_hold(inputs, arguments) and plan.reads_hold(inputs, device, known)):
+                continue
             if self._check_every and plan.replays % self._check_every == 0:
+                del inputs  # it would keep gradients that the step drops
                 return self._check(plan, call, numbers, signature)
             result = plan.run(inputs, arguments, device)
             self._replayed_calls += 1
@@ -130,8 +134,9 @@ class Replay:
                     return None
                 if plan.structure[:3] == structure[:3] and plan.structure[3] != structure[3]:
                     return "it returns a Python value that is another one in each call: return a tensor"
-            if len(plans) >= _MOST_PLANS:
-                return f"it has had more than {_MOST_PLANS} graphs for arguments of the same shapes and values"
+            objection = _too_many(plans, traced)
+            if objection is not None:
+                return objection
             plans.append(Plan(traced))
         except Refused as error:
             return str(error)
@@ -178,7 +183,7 @@ class Replay:
     def report(self) -> dict[str, Any]:
         """How many calls were traced, replayed and checked, what was refused, and the host's time that was saved.
 
-        "inputs" is how many tensors the largest graph takes.
+        "inputs" is how many tensors the largest graph takes, "reads" how many values of the device a call reads.
         """
         plans = [plan for of_signature in self._plans.values() for plan in of_signature]
         traced_ms = self._traced_seconds * 1e3 / max(self._traced_calls, 1)
@@ -189,6 +194,7 @@ class Replay:
             "checked": self._checks,
             "graphs": len(plans),
             "inputs": max((plan.input_count for plan in plans), default=0),
+            "reads": max((plan.read_count for plan in plans), default=0),
             "refused": list(self._refusals.values()),
             "ms_traced": traced_ms,
             "ms_replayed": replayed_ms,
@@ -198,6 +204,20 @@ class Replay:
 
 def _name(step: Callable) -> str:
     return getattr(step, "__qualname__", type(step).__name__)
+
+
+def _too_many(plans: list[Plan], traced: Traced) -> Optional[str]:
+    """Why the graph of a trace should not be one more of these."""
+    changed = [(read, plan) for plan in plans if (read := plan.changed_read(traced)) is not None]
+    for read, plan in changed:
+        if plan.traces < 2 and not read.is_discrete():
+            return f"it reads a value of the device that changes from call to call: {read.line}"
+    if len(plans) < _MOST_PLANS:
+        return None
+    number = next((number for plan in reversed(plans) if (number := plan.changed_number(traced)) is not None), None)
+    why = f": {number} is a part of them, and changes" if number is not None else ""
+    why = f", as it reads other values of the device: {changed[0][0].line}" if changed else why
+    return f"it has had more than {_MOST_PLANS} graphs for arguments of the same shapes and values{why}"
 
 
 def _plain(step: Callable, call: Call) -> Any:

@@ -22,6 +22,7 @@ from . import device as runtime
 from .guards import Places
 from .numbers import Book
 from .optimizers import Hyperparameters, Masters, StepCounts, add_optimizer
+from .reads import Read
 from .witness import PLAIN, Witness, single
 
 __all__ = ["Call", "Refused", "Traced", "put", "trace"]
@@ -65,6 +66,8 @@ class Input:
     terms: list[tuple] = field(default_factory=list)
     constant: Any = None  # the same on the host
     line: str = ""
+    number: Optional[int] = None  # its handle, if what has the same number is the same input
+    sharing: dict[Any, Any] = field(default_factory=dict)  # that: places of arguments, and references to tensors by id
 
 
 @dataclass
@@ -75,7 +78,9 @@ class Traced:
     refusal: Optional[str] = None
     unsettled: Optional[str] = None  # what was made or changed in this call alone, such as an optimizer's first state
     graph: bytes = b""
-    inputs: list[Input] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)  # those of the graph, and of the values that the step reads
+    taken: int = 0  # how many the graph takes
+    reads: list[Read] = field(default_factory=list)
     outputs: list[list[tuple]] = field(default_factory=list)  # for each its destinations
     results: list[tuple] = field(default_factory=list)
     result_spec: Any = None
@@ -95,6 +100,7 @@ class Traced:
     seeds: int = 0  # how far the step itself moved the seed
     bound: dict[int, Any] = field(default_factory=dict)  # arguments whose buffer something else has, too
     argument_handles: list[Any] = field(default_factory=list)
+    fixed: dict[str, set[float]] = field(default_factory=dict)  # of `Witness.taken` those that no input of the graph is
     shardings: list[str] = field(default_factory=list)  # of the inputs; the key of the graph has them
     seconds: float = 0.0
 
@@ -103,7 +109,8 @@ class Traced:
         sources = tuple(entry.source for entry in self.inputs)
         outputs = tuple(map(tuple, self.outputs))
         cleared = tuple(map(id, self.cleared))
-        return (self.graph, sources, outputs, tuple(self.results), str(self.result_spec), cleared, self.seeds)
+        graphs = (self.graph, self.taken, *[read.key() for read in self.reads])
+        return (graphs, sources, outputs, tuple(self.results), str(self.result_spec), cleared, self.seeds)
 
 
 class _Before:
@@ -133,7 +140,6 @@ class _Before:
         self.argument_handles = runtime.handles_of(self.arguments)
         self.random, self.closures = _generators(), _step_closures()
         self.changes: list[tuple] = []  # of places, by the step
-        self.grads: dict[int, Optional[torch.Tensor]] = {}
 
     def _found(self) -> tuple[list[torch.Tensor], list[torch.optim.Optimizer]]:
         """All tensors of the device that Python can know, the oldest first, and all optimizers.
@@ -185,9 +191,18 @@ class _Before:
                 if tensor is not None and runtime.handle_of(tensor) != handle:
                     runtime.give(tensor, torch._from_functional_tensor(self.values[handle]))
         for leaf in self.leaves:
-            leaf.grad = self.grads[id(leaf)]
+            leaf.grad = self._old_grad(leaf)
         counts.restore()
         runtime.set_seed(self.seed, self.device)
+
+    def _old_grad(self, leaf: torch.Tensor) -> Optional[torch.Tensor]:
+        """The gradient before the step, which nothing here has kept: one that it drops is none of its results."""
+        key = self.grad_of.get(id(leaf))
+        grad = self.known(key)
+        for handle, keys in self.handles.items() if grad is None else ():
+            if key in keys:
+                return runtime.own(self.values[handle])
+        return grad
 
 
 def put(place: Any, key: Any, value: Any) -> None:
@@ -255,8 +270,6 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
     places = Places()
     places.add_call(step, call.leaves)
     before = _Before(call, places)
-    if judge is not None:
-        before.grads = {id(leaf): leaf.grad for leaf in before.leaves}
     traced, witness, counts = _observed(step, call, before, places)
     after = _After(traced, before, places)
     traced.result = after.detached()
@@ -270,7 +283,7 @@ def trace(step: Callable, call: Call, judge: Optional[Callable[[Traced], Optiona
     if objection is not None:
         before.return_to(counts)
         raise Refused(objection)
-    before.values, before.grads = {}, {}
+    before.values = {}
     if runs:
         after.execute()
     else:
@@ -289,14 +302,13 @@ def _observed(step: Callable, call: Call, before: "_Before", places: Places) -> 
     for optimizer in before.optimizers:
         add_optimizer(places, optimizer, hyperparameters.fed())
     witness = Witness(book, counts, before.add_called)
-    counted = runtime.executions()
     hyperparameters.put(book)
     try:
         with witness.watching(), _uncompiled():
             result = call.run(step)
     finally:
         changed = hyperparameters.restore()
-    executed = runtime.executions() != counted
+    executed = witness.values.executed_else()
     traced = Traced(result, places=places, book=book, hyperparameters=hyperparameters.floats)
     traced.counts, other_counts = counts.changed()
     traced.standing = counts.standing()
@@ -346,7 +358,7 @@ class _After:
         self.traced.result_spec = spec
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor) and _is_on_xla(leaf) and not self._is_known(leaf):
-                leaves[i] = self._own(leaf)
+                leaves[i] = runtime.own(leaf)
         self.leaves = leaves
         self.traced.constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, spec)
@@ -354,17 +366,11 @@ class _After:
     def _is_known(self, tensor: torch.Tensor) -> bool:
         return self.before.known(id(tensor)) is tensor
 
-    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same value that shares its storage with no other, and keeps no base alive."""
-        tensor = tensor.detach()
-        torch._functionalize_sync(tensor)
-        return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
-
     def own_grads(self) -> None:
         """Gradients that are views, as an earlier backward left them, would be so in each later call."""
         for leaf in self.before.leaves if self.unknown else ():
             if leaf.grad is not None and _is_on_xla(leaf.grad):
-                leaf.grad = self._own(leaf.grad)
+                leaf.grad = runtime.own(leaf.grad)
 
     # What is pending, and where it goes.
 
@@ -438,7 +444,7 @@ class _After:
             old, grad = before.known(before.grad_of.get(id(leaf))), leaf.grad
             if grad is not None and grad is not old:
                 # Of a weight that the forward pass transposes it is a view, whose base would be computed, too.
-                grad = leaf.grad = self._own(grad)
+                grad = leaf.grad = runtime.own(grad)
                 found[id(grad)] = (grad, ("new_grad", self._named(leaf)))
             elif grad is None and id(leaf) in before.grad_of:
                 self.traced.cleared.append(leaf)
@@ -555,26 +561,51 @@ class _After:
         if not self.outputs:
             self.traced.refusal = "it computes nothing on the device: no tensor is changed, and none is returned"
             return
-        before, traced = self.before, self.traced
-        numbers, values = _XLAC._get_tensors_xla_device_data_node(self.outputs)
-        self.values = list(values)
-        seed_number = _XLAC._get_seed_info_id()
-        arguments = {handle: i for i, handle in reversed(list(enumerate(before.argument_handles)))}
-        handles = runtime.handles_of(self.values)
-        for number, value, handle in zip(numbers, values, handles, strict=True):
-            if number == seed_number:
-                traced.inputs.append(Input(("seed",), int(value.item()) % (1 << 64)))
-            elif handle in arguments:
-                traced.inputs.append(Input(("arg", arguments[handle])))
-                others = [key for key in before.handles.get(handle, ()) if key not in map(id, before.arguments)]
-                if others or _is_read_elsewhere(self.places, before.arguments[arguments[handle]]):
-                    traced.bound[arguments[handle]] = before.arguments[arguments[handle]]
-            elif handle in before.handles:
-                traced.inputs.append(self._state(before.handles[handle], number, slots))
-            else:
-                traced.inputs.append(self._number(value, handle, witness))
-        traced.argument_handles = before.argument_handles
-        traced.shardings = runtime.shardings_of(self.values)
+        traced = self.traced
+        numbers, self.values = runtime.taken_by(self.outputs)
+        values, traced.taken = self.values.copy(), len(self.values)
+        traced.reads = list(witness.values.found.values())
+        for read in traced.reads:
+            read.first = len(values)
+            numbers += read.numbers
+            values += read.tensors
+        for number, value, handle in zip(numbers, values, runtime.handles_of(values), strict=True):
+            traced.inputs.append(self._input(number, value, handle, witness, slots))
+        traced.argument_handles = self.before.argument_handles
+        traced.shardings = runtime.shardings_of(values)
+        fed = {single(sign * float(e.constant)) for e in traced.inputs if _is_float(e) for sign in (1, -1)}
+        traced.fixed = {where: {v for v in values if single(v) not in fed} for where, values in witness.taken.items()}
+        for read in traced.reads:
+            read.tensors = ()  # of the state before the step
+
+    def _input(self, number: int, value: torch.Tensor, handle: Any, witness: Witness, slots: dict[int, tuple]) -> Input:
+        before = self.before
+        if runtime.is_seed(number) or handle in witness.values.seeds:
+            return Input(("seed",), int(value.item()) % (1 << 64))
+        if handle in before.argument_handles:
+            place = before.argument_handles.index(handle)
+            found, is_number = Input(("arg", place)), runtime.has_number(value, handle)
+            argument = before.arguments[place]
+            others = [key for key in before.handles.get(handle, ()) if key not in map(id, before.arguments)]
+            if (others and not is_number) or _is_read_elsewhere(self.places, argument):
+                self.traced.bound[place] = argument
+        elif handle in before.handles:
+            found, is_number = self._state(before.handles[handle], number, slots), runtime.has_number(value, handle)
+        else:
+            return self._number(value, handle, witness)
+        if is_number:
+            self._share(found, value, handle)
+        return found
+
+    def _share(self, found: Input, value: torch.Tensor, handle: int) -> None:
+        """torch_xla has one buffer for all that was sent to the device as the same number, and a graph one input."""
+        before = self.before
+        found.number, found.constant = handle, runtime.keep(value)
+        found.terms = self._terms(value.cpu())
+        found.sharing = {i: i for i, other in enumerate(before.argument_handles) if other == handle}
+        arguments = set(map(id, before.arguments))
+        keys = [key for key in before.handles.get(handle, ()) if key not in arguments]
+        found.sharing |= {("state", key): before.alive[key] for key in keys if key in before.alive}
 
     def _state(self, keys: list[int], number: int, slots: dict[int, tuple]) -> Input:
         before, traced = self.before, self.traced
@@ -601,13 +632,15 @@ class _After:
             )
         found.constant = data
         if data.numel() == 1 and data.is_floating_point():
-            known = self.traced.book.values
-            found.terms = [
-                term for term, number in known.items() if torch.tensor(number, dtype=data.dtype) == data.reshape(())
-            ]
+            found.terms = self._terms(data)
             found.line = witness.lines.get(single(float(data)), "")
         found.line = witness.uploads.get(handle, found.line)
         return found
+
+    def _terms(self, data: torch.Tensor) -> list[tuple]:
+        """The numbers of the book that a number may be."""
+        known, number = self.traced.book.values, data.reshape(())
+        return [term for term, value in known.items() if torch.tensor(value, dtype=data.dtype) == number]
 
     def _find_seeds(self) -> None:
         """Which random operators' seeds the graph takes, counted from the step's first one."""
@@ -682,13 +715,18 @@ class _After:
         }
         returned = {result[1] for result in traced.results if result[0] == "state"}
         handles = runtime.handles_of(self.values)
-        for i, (entry, handle) in enumerate(zip(traced.inputs, handles, strict=True)):
+        for i, (entry, handle) in enumerate(zip(traced.inputs[: traced.taken], handles, strict=True)):
             keys = before.handles.get(handle, ())
             storages = {runtime.storage_of(t) for t in map(before.known, keys) if t is not None}
             # The buffer of a number is one that torch_xla keeps for the next time that somebody uses this number.
             is_number = self.values[i].dim() == 0
             if entry.source in replaced and len(storages) <= 1 and not is_number and not returned.intersection(keys):
                 traced.donated.append(i)
+
+
+def _is_float(entry: Input) -> bool:
+    """Whether an input is a number of floating point that the step has."""
+    return entry.source[0] == "number" and entry.constant.numel() == 1 and entry.constant.is_floating_point()
 
 
 def _states(traced: Traced) -> set[tuple]:

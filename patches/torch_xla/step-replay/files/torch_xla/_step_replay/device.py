@@ -19,20 +19,28 @@ __all__ = [
     "all_objects",
     "base_seed",
     "compiled",
+    "computed_alone",
     "device_name",
     "drawn",
     "executions",
     "give",
     "handle_of",
     "handles_of",
+    "has_number",
     "is_kept",
+    "is_pending",
+    "is_seed",
     "keep",
+    "own",
     "pending_total",
+    "run",
     "seeds_of",
     "set_seed",
     "settle",
     "shardings_of",
     "storage_of",
+    "taken_by",
+    "to_cpu",
     "values_of",
 ]
 
@@ -61,14 +69,31 @@ def _named(device: str) -> str:
     return str(torch.device(device))
 
 
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not computed yet."""
+    return _XLAC._check_tensor_need_materialization([tensor])[0]
+
+
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same value that shares its storage with no other, and keeps no base alive."""
+    tensor = tensor.detach()
+    torch._functionalize_sync(tensor)
+    return torch._to_functional_tensor(torch._from_functional_tensor(tensor))
+
+
 def handle_of(tensor: torch.Tensor) -> Optional[int]:
     """What identifies the buffer that the tensor is; None while it is none."""
-    if _XLAC._check_tensor_need_materialization([tensor])[0]:
+    if is_pending(tensor):
         return None
     try:
         return _XLAC._get_tensors_handle([tensor])[0]
     except RuntimeError:
         return None
+
+
+def has_number(tensor: torch.Tensor, handle: Optional[int]) -> bool:
+    """Whether a computed tensor has the buffer that torch_xla keeps for its number, wherever that is used."""
+    return tensor.dim() == 0 and handle_of(tensor.cpu().to(tensor.device)) == handle
 
 
 def handles_of(tensors: Sequence[torch.Tensor]) -> list[Optional[int]]:
@@ -81,8 +106,20 @@ def handles_of(tensors: Sequence[torch.Tensor]) -> list[Optional[int]]:
 def values_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
     """Tensors of their own that have the buffers of these, by handle. Those follow what is written to a tensor."""
     there = [tensor for tensor, handle in zip(tensors, handles_of(tensors), strict=True) if handle is not None]
-    _, values = _XLAC._get_tensors_xla_device_data_node(there)
+    _, values = taken_by(there)
     return dict(zip(handles_of(values), values, strict=True))
+
+
+def taken_by(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[torch.Tensor]]:
+    """What the graph of these tensors takes: the numbers that torch_xla has for it, and tensors that have it."""
+    numbers, values = _XLAC._get_tensors_xla_device_data_node(list(tensors))
+    return list(numbers), list(values)
+
+
+def to_cpu(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What computed tensors are, on the CPU: waits for all of them at once."""
+    there = iter(_XLAC._xla_get_cpu_tensors([tensor for tensor in tensors if not tensor.is_cpu]))
+    return [tensor if tensor.is_cpu else next(there) for tensor in tensors]
 
 
 def shardings_of(tensors: Sequence[torch.Tensor]) -> list[str]:
@@ -142,6 +179,11 @@ def set_seed(seed: int, device: str) -> None:
     _XLAC._xla_set_rng_seed(seed % _WORD, device)
 
 
+def is_seed(number: int) -> bool:
+    """Whether an input of a graph, by its number, is the seed of a random operator."""
+    return number == _XLAC._get_seed_info_id()
+
+
 def settle(device: str, tensors: Iterable[torch.Tensor] = (), wait: bool = False) -> int:
     """Compute what is pending; the seed of what comes next, which is as it was."""
     seed = _XLAC._xla_get_rng_seed() % _WORD
@@ -173,16 +215,27 @@ def executions() -> tuple[int, ...]:
 
 
 @contextmanager
-def donated_as_marked() -> Iterator[None]:
-    """Graphs that are compiled in this block donate the inputs that were marked."""
+def donated_as_marked(*, donate: bool = True) -> Iterator[None]:
+    """Graphs that are compiled in this block donate the inputs that were marked, or do not."""
     verb = "enable" if hasattr(_XLAC, "_xla_set_enable_alias_with_buffer_donor_config") else "should"  # 2.6
     get, put = (getattr(_XLAC, f"_xla_{do}_{verb}_alias_with_buffer_donor_config") for do in ("get", "set"))
     outer = get()
-    put(True)
+    put(donate)
     try:
         yield
     finally:
         put(outer)
+
+
+def computed_alone(tensor: torch.Tensor) -> bytes:
+    """Compile the graph that computes a pending tensor, which stays pending; its hash."""
+    with donated_as_marked(donate=False):
+        return _compiled([tensor])
+
+
+def run(graph: bytes, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The first result of a compiled graph."""
+    return _XLAC._run_cached_graph(graph, list(tensors))[0]
 
 
 def compiled(outputs: Sequence[torch.Tensor], donors: Iterable[torch.Tensor]) -> bytes:
@@ -190,6 +243,10 @@ def compiled(outputs: Sequence[torch.Tensor], donors: Iterable[torch.Tensor]) ->
     for donor in donors:
         _XLAC._set_buffer_donation(donor, True)
     with donated_as_marked():
-        graph = _XLAC._get_graph_hash(list(outputs))
-        _XLAC._xla_warm_up_cache(list(outputs), [])
+        return _compiled(outputs)
+
+
+def _compiled(outputs: Sequence[torch.Tensor]) -> bytes:
+    graph = _XLAC._get_graph_hash(list(outputs))
+    _XLAC._xla_warm_up_cache(list(outputs), [])
     return graph

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import torch
@@ -12,9 +13,37 @@ from . import device as runtime
 from .capture import Input, Refused, Traced, put
 from .numbers import evaluate
 from .optimizers import hyperparameter
+from .reads import Read, bits
 from .tensors import Objects, Starter, TensorGuards, TensorResults, count_up, sync_all
 
 __all__ = ["Plan"]
+
+
+@dataclass
+class _Shared:
+    """An input that was one with a number of the step, if that has a handle here, and with other tensors."""
+
+    number: Optional[int]
+    terms: set[tuple]
+    sharing: dict[Any, Any]
+
+    def take(self, entry: Input) -> bool:
+        """What one more trace of the same graph leaves of it; whether nothing is left.
+
+        What was another number is another input, so it was not part of this one.
+        """
+        self.terms &= set(entry.terms)
+        self.sharing = {key: other for key, other in self.sharing.items() if key in entry.sharing}
+        if self.number != entry.number:
+            self.number = entry.number if self.terms else None
+        return self.number is None and len(self.sharing) <= 1
+
+    def holds(self, tensor: torch.Tensor, arguments: list[torch.Tensor]) -> bool:
+        handle = runtime.handle_of(tensor)
+        if handle is None or (self.number is not None and handle != self.number):
+            return False
+        others = [arguments[other] if type(other) is int else other() for other in self.sharing.values()]
+        return all(other is None or runtime.handle_of(other) == handle for other in others)
 
 
 class Plan:
@@ -30,6 +59,7 @@ class Plan:
         self._terms: dict[int, set[tuple]] = {}  # of inputs that are numbers
         self._constants: dict[int, Any] = {}  # of inputs that had one value in all traces
         self._uploaded: dict[int, tuple[float, torch.Tensor]] = {}
+        self._shared: dict[int, _Shared] = {}  # inputs that are one with others, of the same number
         self._free: set[int] = set()  # arguments that were other buffers in several traces
         self.take(traced)
 
@@ -45,6 +75,10 @@ class Plan:
         for i, entry in enumerate(traced.inputs):
             if entry.source[0] == "number":
                 self._take_number(i, entry)
+            elif not self.traces and entry.number is not None:
+                self._shared[i] = _Shared(entry.number, set(entry.terms), dict(entry.sharing))
+            elif i in self._shared and self._shared[i].take(entry):
+                del self._shared[i]
         if self.traces:
             pairs = zip(self._traced.argument_handles, traced.argument_handles, strict=True)
             self._free.update(i for i, (old, new) in enumerate(pairs) if old != new)
@@ -96,6 +130,7 @@ class Plan:
             self._template.put(i, None)
         self._sharded = [i for i, entry in enumerate(traced.inputs) if entry.source[0] not in ("number", "seed")]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
+        self._reads = [(self._key(read), read) for read in traced.reads if not self._is_constant(read)]
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
         self._outcomes = list(traced.book.outcomes.items())
         self._prepare_destinations(traced)
@@ -144,13 +179,61 @@ class Plan:
         wanted = self._traced.shardings
         return runtime.shardings_of([inputs.kept[i] for i in self._sharded]) == [wanted[i] for i in self._sharded]
 
+    def reads_hold(self, inputs: Objects, device: str, known: dict[tuple, bytes]) -> bool:
+        """Whether the step would read what it did. Known: what was read for this call, by other plans too."""
+        new = [(key, read) for key, read in self._reads if key not in known]
+        if new:
+            self._put_seeds(inputs, runtime.settle(device))
+            self._send(inputs, device)
+            values = [read.run(inputs.kept[read.inputs]) for _, read in new]
+            for (key, _), value in zip(new, runtime.to_cpu(values), strict=True):
+                known[key] = bits(value)
+        return all(known[key] == bits(read.value) for key, read in self._reads)
+
+    def changed_read(self, traced: Traced) -> Optional[Read]:
+        """The first value that a trace has read otherwise, of the same graph."""
+        for mine, other in zip(self._traced.reads, traced.reads, strict=False):
+            if (mine.graph, mine.seen()) != (other.graph, other.seen()):
+                return other if mine.graph == other.graph else None
+        return None
+
+    def changed_number(self, traced: Traced) -> Optional[str]:
+        """A number that is part of the graph itself, and that a trace has another of."""
+        for where, values in traced.fixed.items():
+            new = values - self._traced.fixed.get(where, values)
+            if new:
+                return f"the number {min(new):g} of {where}"
+        return None
+
+    def _is_constant(self, read: Read) -> bool:
+        places = range(read.first, read.inputs.stop)
+        return all(self._traced.inputs[i].source[0] == "number" and not self._terms[i] for i in places)
+
+    def _key(self, read: Read) -> tuple:
+        """Equal for two plans that read the same value in one call."""
+        key: list = [read.graph]
+        for i in range(read.first, read.inputs.stop):
+            source = self._traced.inputs[i].source
+            if source[0] == "number":
+                source = (*source, (id(self), i) if self._terms[i] else bits(self._constants[i]))
+            key.append(source)
+        return tuple(key)
+
+    def shared_hold(self, inputs: Objects, arguments: list[torch.Tensor]) -> bool:
+        """Whether the inputs that were one with others still are."""
+        return all(shared.holds(inputs.kept[i], arguments) for i, shared in self._shared.items())
+
     def adopt(self) -> None:
         """What the step's own optimizers would find changed since the last step."""
         self._traced.masters.adopt()
 
     @property
     def input_count(self) -> int:
-        return len(self._template.kept)
+        return self._traced.taken
+
+    @property
+    def read_count(self) -> int:
+        return len(self._reads)
 
     def is_stale(self) -> bool:
         return self._traced.places.is_stale()
@@ -219,9 +302,7 @@ class Plan:
     def run(self, inputs: Objects, arguments: list[torch.Tensor], device: str) -> Any:
         traced = self._traced
         seed = runtime.settle(device)
-        if self._seeds:
-            for (i, _), word in zip(self._seeds, runtime.seeds_of(seed, self._draws), strict=True):
-                inputs.put(i, word)
+        self._put_seeds(inputs, seed)
         results = self._started(inputs, device)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)
         if traced.counts:
@@ -245,14 +326,23 @@ class Plan:
             inputs.put(i, value)
         return inputs
 
+    def _put_seeds(self, inputs: Objects, seed: int) -> None:
+        if self._seeds:
+            for (i, _), word in zip(self._seeds, runtime.seeds_of(seed, self._draws), strict=True):
+                inputs.put(i, word)
+
+    def _send(self, inputs: Objects, device: str) -> None:
+        """Under SPMD a result has a sharding, too, and nothing is sent by the start of a graph."""
+        for i, *_ in (*self._seeds, *self._numbers) if self.is_spmd else ():
+            inputs.put(i, inputs.kept[i].to(device))
+
     def _started(self, inputs: Objects, device: str) -> Union[TensorResults, Starter]:
         """The results of the graph, which was started: those of the first call say of what shapes they are."""
+        taken = self._traced.taken
         if self._starter is not None:
-            return self._starter.start(inputs)
-        if self.is_spmd:  # a result has a sharding, too, and nothing is sent by the start
-            for i, *_ in (*self._seeds, *self._numbers):
-                inputs.put(i, inputs.kept[i].to(device))
-        results = TensorResults(self._traced.graph, inputs, self._given, self._donated)
+            return self._starter.start(inputs, taken)
+        self._send(inputs, device)
+        results = TensorResults(self._traced.graph, inputs.kept[:taken], self._given, self._donated)
         if not self.is_spmd and Starter.can_start():
             self._starter = Starter(self._traced.graph, results, self._given, self._donated)
         return results

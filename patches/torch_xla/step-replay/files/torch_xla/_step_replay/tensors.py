@@ -172,9 +172,9 @@ def modes() -> int:
 class TensorResults:
     """The results of a graph that was started, each of them a tensor of Python."""
 
-    def __init__(self, graph: bytes, inputs: Objects, numbers: Sequence[int], donated: int) -> None:
+    def __init__(self, graph: bytes, inputs: list[torch.Tensor], numbers: Sequence[int], donated: int) -> None:
         """Numbers: of the results that are given, the first of which have the memory of who gets them."""
-        self._tensors = _XLAC._run_cached_graph(graph, inputs.kept)
+        self._tensors = _XLAC._run_cached_graph(graph, inputs)
         self.given, self._donated = Objects(self._tensors[number] for number in numbers), donated
 
     def give(self, targets: Objects) -> None:
@@ -206,9 +206,9 @@ class Starter:
         """Whether the functions of torch_xla that this calls are known."""
         return _library().castoff_step_replay_can_start()
 
-    def start(self, inputs: Objects) -> "Starter":
-        address, count = inputs.addresses.buffer_info()
-        call = array("Q", (self._graph, count, address))
+    def start(self, inputs: Objects, count: int) -> "Starter":
+        """With the first inputs, as many as the graph takes."""
+        call = array("Q", (self._graph, count, inputs.start))
         _check(self._start(_start(call)))
         return self
 

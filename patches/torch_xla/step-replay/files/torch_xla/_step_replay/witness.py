@@ -11,8 +11,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import device
-from .numbers import Book
+from .numbers import Book, Number
 from .optimizers import StepCounts
+from .reads import Reads
 
 __all__ = ["PLAIN", "Witness", "caller_line", "single"]
 
@@ -47,14 +48,14 @@ def caller_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
-def _read(name: str) -> str:
-    """What reads a value, and where."""
+def _read(name: str) -> tuple[str, bool]:
+    """What reads a value, and where; whether that is a GradScaler."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         if os.path.basename(frame.f_code.co_filename) == "grad_scaler.py":
-            return f"{name}() at {caller_line()}, by a GradScaler, which bfloat16 does not need"
+            return f"{name}() at {caller_line()}, by a GradScaler, which bfloat16 does not need", True
         frame = frame.f_back
-    return f"{name}() at {caller_line()}"
+    return f"{name}() at {caller_line()}", False
 
 
 class Witness(TorchFunctionMode):
@@ -63,8 +64,10 @@ class Witness(TorchFunctionMode):
     def __init__(self, book: Book, counts: StepCounts, called: Callable[[torch.nn.Module], None]) -> None:
         super().__init__()
         self.lines: dict[float, str] = {}  # of numbers, by their value in float32
+        self.taken: dict[str, set[float]] = {}  # numbers of the book that functions took, by the function and its line
         self.uploads: dict[int, str] = {}  # lines, by handle
-        self.reads: list[str] = []
+        self.reads: list[str] = []  # of values that a replay does not read
+        self.values = Reads()
         self.on_host: dict[int, tuple[torch.Tensor, int]] = {}  # CPU tensors, and their versions before
         self._book, self._counts, self._called = book, counts, called
 
@@ -86,20 +89,25 @@ class Witness(TorchFunctionMode):
         if name == "item" and tensor is not None and tensor in self._counts:
             return self._counts.read(tensor, self._book, float(function(*args)))
         # Fake tensors have no value; what reads the tensor within another subclass executes a graph.
+        self._note_arguments(name, args, kwargs)
         if name in _READS and type(tensor) in PLAIN and tensor.device.type == "xla":
-            self.reads.append(_read(name))
-        self._note_arguments(args, kwargs)
+            line, is_scaler = _read(name)
+            if not kwargs and not is_scaler and self.values.can_read(name, tensor):
+                return self.values.read(function, args, line)
+            self.reads.append(line)
         result = function(*args, **(kwargs or {}))
         if name in _UPLOADS and isinstance(result, torch.Tensor):
             self._note_result(name, tensor, result)
         return result
 
-    def _note_arguments(self, args: Any, kwargs: Optional[dict]) -> None:
+    def _note_arguments(self, name: str, args: Any, kwargs: Optional[dict]) -> None:
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
                 if value.device.type == "cpu" and value not in self._counts and id(value) not in self.on_host:
                     self.on_host[id(value)] = (value, value._version)
             elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                if isinstance(value, Number):
+                    self.taken.setdefault(f"{name}() at {caller_line()}", set()).add(float(value))
                 # What a number is called for is the number and its negative.
                 for key in (single(value), single(-value)):
                     if key not in self.lines:
@@ -111,4 +119,4 @@ class Witness(TorchFunctionMode):
             if handle is not None:
                 self.uploads[handle] = caller_line()
         elif result.device.type == "cpu" and tensor is not None and tensor.device.type == "xla":
-            self.reads.append(_read(name))
+            self.reads.append(_read(name)[0])
