@@ -3,7 +3,8 @@
 Blocks of published models by transformers and timm and written by hand, with AdamW, dropout, masks, sizes that are odd;
 convolutions, recurrent layers, mixtures of experts, losses over many classes, decoding: bench/tpu_corpus_programs.py.
 The gradient of a result is an input of its program, but for a loss's. They are traced on CPU-XLA and compiled by the
-pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are added by --column ("opted in"). --write puts what
+pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are added by --column: "opted in", within
+native_mul_context, and "JAX", the same modules by torchax (bench/tpu_corpus_jax.py). --write puts what
 is found into bench/measured/tpu_corpus.json and a table into docs/speed.md, and says which programs take more than 1.01
 of stock's cycles or temporary memory, or more than KNOWN allows them: exit status 1.
 What was compiled is kept, so that a run that was stopped goes on where it was. --check traces the programs that
@@ -32,15 +33,15 @@ from before_after import replaced  # noqa: E402
 from side_by_side import environment_with  # noqa: E402
 
 from castoff.core.errors import CastoffError  # noqa: E402
-from castoff.tpu.trace import FOR_TPU  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_corpus.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
 README = ROOT / "README.md"
 PROGRAMS = ROOT / "bench" / "tpu_corpus_programs.py"
+IN_JAX = ROOT / "bench" / "tpu_corpus_jax.py"
 BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
 END = "<!-- corpus on TPUs: end -->"
-COLUMNS = ("stock", "castoff", "opted in")
+COLUMNS = ("stock", "castoff", "opted in", "JAX")
 UNITS = ("cycles", "temporary bytes")
 
 MOST = 1.01
@@ -58,19 +59,38 @@ class Known(NamedTuple):
     why: str
 
 
+NOT_IN_JAX = ("GRU",)
+"""What ends torchax's process."""
+
 KNOWN: dict[tuple[str, str, str], Known] = {}
 """What programs take more of, by generation, how much more at most, and why."""
 
 
-def trace(python: Path, column: str, names: Sequence[str]) -> tpu_models.Programs:
-    """Each program's StableHLO."""
+def trace(python: Path, column: str, names: Sequence[str], compiler: Path) -> tpu_models.Programs:
+    """Each program's StableHLO; in JAX, which is the compiler's, not that of those that torchax cannot run."""
     with tempfile.TemporaryDirectory() as folder:
         command: list[str | Path] = [python, PROGRAMS, folder, column, *names]
-        environment = environment_with(PJRT_DEVICE="CPU", **FOR_TPU)
+        if column == "JAX":
+            names = [name for name in names if name not in NOT_IN_JAX]
+            command = [python, IN_JAX, folder, *names]
+        (with_jax,) = (compiler.parent.parent / "lib").glob("python*/site-packages")
+        environment = environment_with(**tpu_models.TRACED, CASTOFF_JAX=str(with_jax))
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"the programs cannot be traced with {column}:\n{done.stderr}")
         return {(column, name): (Path(folder) / name).read_text(encoding="utf-8") for name in names}
+
+
+def together(record: tpu_models.Record, others: tpu_models.Record) -> tpu_models.Record:
+    """A record, and what it does not have of another one, in the order of all programs."""
+    found: tpu_models.Record = {}
+    for name in known_programs():
+        for generation in tpu_models.TOPOLOGIES:
+            rows = [each.get(name, {}).get(generation, {}) for each in (others, record)]
+            row = {column: figures for each in rows for column, figures in each.items()}
+            if row:
+                found.setdefault(name, {})[generation] = {each: row[each] for each in COLUMNS if each in row}
+    return found
 
 
 def known_programs() -> list[str]:
@@ -95,22 +115,30 @@ def misses(
     return found
 
 
-def ratios(record: tpu_models.Record, generation: str, column: str = "castoff") -> list[float]:
+def ratios(record: tpu_models.Record, generation: str, column: str = "castoff", beside: str = "stock") -> list[float]:
     rows = [rows[generation] for rows in record.values() if generation in rows]
-    return sorted(row[column]["cycles"] / row["stock"]["cycles"] for row in rows if column in row)
+    return sorted(row[column]["cycles"] / row[beside]["cycles"] for row in rows if {column, beside} <= row.keys())
+
+
+def measured_columns(record: tpu_models.Record, generation: str) -> list[str]:
+    """The columns of cycles that anything was measured of."""
+    return [column for column in COLUMNS if any(column in rows.get(generation, ()) for rows in record.values())]
+
+
+def measured_generations(record: tpu_models.Record) -> list[str]:
+    return [g for g in tpu_models.TOPOLOGIES if any(g in rows for rows in record.values())]
 
 
 def table(record: tpu_models.Record) -> str:
-    """A row for each program; of each generation stock's cycles, castoff's part of them, and temporary memory."""
-    generations = [g for g in tpu_models.TOPOLOGIES if any(g in rows for rows in record.values())]
-    head = [
-        "program",
-        *(f"{g}: stock, M cycles | castoff, of stock's | temporary MB, stock | castoff" for g in generations),
-    ]
-    lines = [BEGIN, "", summary(record, generations), ""]
-    lines += [f"| {' | '.join(head)} |", "|---|" + "---:|" * (4 * len(generations))]
+    """A row for each program; of each generation stock's cycles, the others' part of them, and temporary memory."""
+    columns = {g: measured_columns(record, g) for g in measured_generations(record)}
+    head = ["program"]
+    for g, found in columns.items():
+        head += [f"{g}: stock, M cycles", "castoff, of stock's", *found[2:], "temporary MB, stock", "castoff"]
+    lines = [BEGIN, "", summary(record), ""]
+    lines += [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     for name, rows in record.items():
-        cells = [cell for g in generations for cell in cells_of(rows.get(g))]
+        cells = [cell for g, found in columns.items() for cell in cells_of(rows.get(g), found)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if KNOWN:
         all_known = "; ".join(f"{name} on {on}, {unit} ({known.why})" for (name, on, unit), known in KNOWN.items())
@@ -120,40 +148,42 @@ def table(record: tpu_models.Record) -> str:
 
 def sentence(record: tpu_models.Record) -> str:
     """What the README says of all, the worst included."""
-    generations = [g for g in tpu_models.TOPOLOGIES if any(g in rows for rows in record.values())]
-    text = summary(record, generations)
+    text = summary(record)
     return "\n".join([BEGIN, f"Of programs that nobody tuned to: {text[0].lower()}{text[1:]}", END])
 
 
-def cells_of(row: tpu_models.Row | None) -> list[str]:
+def cells_of(row: tpu_models.Row | None, columns: Sequence[str]) -> list[str]:
     if row is None:
-        return ["", "", "", ""]
+        return [""] * (len(columns) + 2)
     stock, found = row["stock"], row["castoff"]
     memory = [f"{figures['temporary bytes'] / 1e6:,.1f}" for figures in (stock, found)]
-    return [f"{stock['cycles'] / 1e6:.3f}", f"{found['cycles'] / stock['cycles']:.2f}", *memory]
+    of = [f"{row[each]['cycles'] / stock['cycles']:.2f}" if each in row else "" for each in columns[1:]]
+    return [f"{stock['cycles'] / 1e6:.3f}", *of, *memory]
 
 
-def summary(record: tpu_models.Record, generations: Sequence[str]) -> str:
-    """The median, the best and the worst."""
+def summary(record: tpu_models.Record) -> str:
+    """The median, the best and the worst, and the median beside JAX."""
     parts = []
-    for generation in generations:
+    for generation in measured_generations(record):
         found = ratios(record, generation)
         parts.append(
             f"on {generation} {statistics.median(found):.2f} of stock's cycles in the median of {len(found)} programs, "
             f"{found[0]:.2f} at best and {found[-1]:.2f} at worst"
         )
+        if in_jax := ratios(record, generation, beside="JAX"):
+            parts[-1] += f", and {statistics.median(in_jax):.2f} of those of {len(in_jax)} in JAX by torchax"
     return f"By default castoff takes {'; '.join(parts)}."
 
 
 def main(
     *,
-    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels, transformers and timm.")],
-    patched: Annotated[Path, typer.Option(help="Python of one with patched wheels, transformers and timm.")],
+    stock: Annotated[Path, typer.Option(help="Python of an environment with stock wheels and ci/models.lock.")],
+    patched: Annotated[Path, typer.Option(help="Python of one with patched wheels and ci/models.lock.")],
     compiler: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_PYTHON", help="`castoff tpu environment` prints it.")],
     results: Annotated[Path, typer.Option(envvar="CASTOFF_TPU_RESULTS", help="`castoff tpu environment` prints it.")],
     program: Annotated[list[str] | None, typer.Option(help="One of the programs. May be repeated.")] = None,
     generation: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(tpu_models.TOPOLOGIES)}.")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="Beside stock and castoff: opted in.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Beside stock and castoff: opted in, JAX.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Write bench/measured/ and docs/speed.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
 ) -> None:
@@ -167,8 +197,9 @@ def main(
     recorded: tpu_models.Record = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
     programs: tpu_models.Programs = {}
     for each in columns:
-        programs |= trace(stock if each == "stock" else patched, each, names)
-    programs = {(each, name): programs[each, name] for name in names for each in columns}  # a program's together
+        programs |= trace(stock if each in ("stock", "JAX") else patched, each, names, compiler)
+    places = [(each, name) for name in names for each in columns]  # a program's together
+    programs = {place: programs[place] for place in places if place in programs}
     try:
         record = tpu_models.measure(programs, generations, compiler, results, recorded)
     except CastoffError as error:
@@ -177,14 +208,11 @@ def main(
     if check:
         problems += tpu_models.other_figures(record, recorded)
     if write:
-        together = {name: recorded.get(name, {}) | record.get(name, {}) for name in known_programs()}
-        together = {name: rows for name, rows in together.items() if rows}
-        MEASURED.write_text(compact_json.dumps(together, depth=3), encoding="utf-8")
-        document = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(document, BEGIN, END, table(together)), encoding="utf-8")
-        README.write_text(
-            replaced(README.read_text(encoding="utf-8"), BEGIN, END, sentence(together)), encoding="utf-8"
-        )
+        whole = together(record, recorded)
+        MEASURED.write_text(compact_json.dumps(whole, depth=3), encoding="utf-8")
+        for path, new in {DOCUMENT: table(whole), README: sentence(whole)}.items():
+            text = path.read_text(encoding="utf-8")
+            path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
     for generation_ in generations:
         print(generation_, "median", f"{statistics.median(ratios(record, generation_)):.3f}")
     for problem in problems:

@@ -433,11 +433,15 @@ def stablehlo(tensors: Sequence[Tensor]) -> str:
     return text.decode()
 
 
-def main() -> None:
-    folder, column, *names = sys.argv[1:]
-    # Initial values would take longer than all the rest.
+def without_initial_values() -> None:
+    """They would take longer than all the rest."""
     for fill in ("normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "trunc_normal_"):
         setattr(nn.init, fill, functools.partial(lambda tensor, *_, **__: tensor))
+
+
+def main() -> None:
+    folder, column, *names = sys.argv[1:]
+    without_initial_values()
     asked = contextlib.nullcontext()
     if column == "opted in":
         from torch_xla import experimental

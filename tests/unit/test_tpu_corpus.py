@@ -69,3 +69,18 @@ def test_a_miss_of_memory_hides_none_of_cycles(bench):
     more = {"cycles": 1100, "temporary bytes": 2_000_000}
     found = bench.misses({"p": {"v5e": {"stock": stock, "castoff": more}}})
     assert set(found) == {("p", "v5e", unit) for unit in bench.UNITS}
+
+
+def test_a_record_keeps_the_columns_that_were_not_measured_again(bench):
+    def rows(**cycles):
+        return {"LoRA": {"v5e": {name: {"cycles": number} for name, number in cycles.items()}}}
+
+    assert bench.together(rows(castoff=2), rows(stock=3, castoff=1, JAX=4)) == rows(stock=3, castoff=2, JAX=4)
+
+
+def test_medians_beside_jax_are_of_the_programs_that_have_it(bench):
+    figures = {name: {"cycles": cycles, "temporary bytes": 0} for name, cycles in (("stock", 4), ("castoff", 2))}
+    record = {"a": {"v5e": figures}, "b": {"v5e": figures | {"JAX": {"cycles": 8, "temporary bytes": 0}}}}
+    assert "0.50 of stock's cycles in the median of 2 programs" in bench.summary(record)
+    assert "and 0.25 of those of 1 in JAX by torchax" in bench.summary(record)
+    assert bench.measured_columns(record, "v5e") == ["stock", "castoff", "JAX"]
