@@ -79,10 +79,14 @@ def told_of_models(rows: list[dict[str, Any]]) -> str:
         "are as the traced run after eight steps with and without padding, to the bit; "
         f"{len(reading)} of them read values of the device in each call.",
     ]
-    others = [row for row in rows if row["outcome"] != "equal"]
+    others: dict[str, list[str]] = {}
+    for row in rows:
+        if row["outcome"] != "equal":
+            what = f"{row['outcome']}: {row['reason'].split(' at ')[0]}" if "reason" in row else row["outcome"]
+            others.setdefault(what, []).append(row["name"].split("/")[1])
     if others:
-        lines += ["", "| the others | what became of them |", "|---|---|"]
-        lines += [f"| {row['name']} | {row['outcome']}: {row.get('reason', '').split(' at ')[0]} |" for row in others]
+        lines += ["", "| the others | models |", "|---|---|"]
+        lines += [f"| {what} | {', '.join(names)} |" for what, names in others.items()]
     return "\n".join(lines)
 
 
