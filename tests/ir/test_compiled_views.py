@@ -144,3 +144,44 @@ def test_an_argument_is_returned(name):
         return torch.utils._pytree.tree_map(torch.Tensor.tolist, [results, x])
 
     assert ran_twice(torch_xla.device(), "openxla") == ran_twice("cpu", "eager")
+
+
+def copied(a, b):
+    a.copy_(b)
+
+
+def copied_and_zeroed(a, b):
+    a.copy_(b)
+    b.zero_()
+
+
+def exchanged(a, b):
+    before = a.clone()
+    a.copy_(b)
+    b.copy_(before)
+
+
+def copied_and_read(a, b):
+    a.copy_(b)
+    return a * 2, b
+
+
+def assigned_whole(a, b):
+    a[:] = b
+    return b.clone()
+
+
+@pytest.mark.fails_on_stock
+@pytest.mark.parametrize("function", [copied, copied_and_zeroed, exchanged, copied_and_read, assigned_whole])
+def test_an_argument_is_copied_to_another(function):
+    def ran_twice(device, backend):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=backend)
+        a, b = torch.zeros(2, 2).to(device), torch.arange(4.0).view(2, 2).to(device)
+        results = [compiled(a, b)]
+        b.add_(1)
+        results.append(compiled(a, b))
+        a.add_(1)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.tolist, [results[1], a, b])
+
+    assert ran_twice(torch_xla.device(), "openxla") == ran_twice("cpu", "eager")

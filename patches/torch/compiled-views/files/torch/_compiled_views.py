@@ -3,7 +3,7 @@
 AOTAutograd rebuilds inputs of one memory from a base and their ``storage_offset()``, which is 0 for every XLA tensor:
 each of four slices of a cache would be its first one (pytorch/xla#8832).
 
-And functions may return an argument's ``detach()``.
+And functions may return an argument's ``detach()``, and copy an argument to another.
 """
 
 import functools
@@ -49,33 +49,75 @@ def uncompiled_if_shared_inputs_are_written(compile_fn: _Compiled) -> _Compiled:
 def arguments_for_their_aliases(compile_fn: _Compiled) -> _Compiled:
     """The compiler ``compile_fn(graph, inputs)`` of AOTAutograd, which returns an argument for its alias.
 
-    torch_xla leaves both out of the graph's results, and puts back what is the argument itself.
+    torch_xla leaves both out of the graph's results, and puts back what is the argument itself. A copy of an argument,
+    as ``x.copy_(y)`` is one of ``y``, is made after the graph, which would have no result for it, either.
     """
     if not _ENABLED:
         return compile_fn
 
     @functools.wraps(compile_fn)
-    def compile_returns(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> _Compiled:
+    def compile_results(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> _Compiled:
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
-        before = list(output.all_input_nodes)
-        output.args = torch.fx.map_arg(output.args, _argument_of)
-        if output.all_input_nodes != before:
+        before = list(output.args[0])
+        _read_what_was_copied(graph.graph)
+        results = [_argument_of(node) if isinstance(node, torch.fx.Node) else node for node in output.args[0]]
+        copies = [place for place, node in enumerate(before) if results[place] is not node and _has_copy(node)]
+        if results != before:
+            output.args = (tuple(results),)
             graph.graph.eliminate_dead_code()
             graph.recompile()
         if all(node.op in ("placeholder", "output") for node in graph.graph.nodes):
-            return torch._functorch.aot_autograd.make_boxed_func(graph.forward)
-        return compile_fn(graph, inputs)
+            compiled = torch._functorch.aot_autograd.make_boxed_func(graph.forward)
+        else:
+            compiled = compile_fn(graph, inputs)
+        return _with_copies(compiled, copies) if copies else compiled
 
-    return compile_returns
+    return compile_results
+
+
+def _read_what_was_copied(graph: torch.fx.Graph) -> None:
+    """What reads ``copy(x, y)`` reads ``y``. torch_xla takes the argument ``y`` for a constant there."""
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.copy.default and _are_alike(*node.args[:2]):
+            node.replace_all_uses_with(node.args[1])
 
 
 def _argument_of(node: torch.fx.Node) -> torch.fx.Node:
-    """The argument that ``node`` is an alias of, unless the graph writes to it; otherwise ``node``."""
+    """The argument that ``node`` is an alias or a copy of, unless the graph writes to it; otherwise ``node``."""
     source = node
-    while source.op == "call_function" and source.target in _ALIASES:
+    while source.op == "call_function" and source.target in (*_ALIASES, torch.ops.aten.clone.default):
         source = source.args[0]
     written = any(user.target is torch.ops.aten.copy_.default and user.args[0] is source for user in source.users)
     return source if source.op == "placeholder" and not written else node
+
+
+def _are_alike(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    values = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in (a, b)]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return False
+    return values[0].dtype == values[1].dtype and values[0].shape == values[1].shape
+
+
+def _has_copy(node: torch.fx.Node) -> bool:
+    """Whether what ``node`` makes of an argument is a tensor of its own."""
+    while node.op == "call_function":
+        if node.target not in _ALIASES:
+            return True
+        node = node.args[0]
+    return False
+
+
+def _with_copies(compiled: _Compiled, places: Sequence[int]) -> _Compiled:
+    """``compiled``, which takes a list of arguments, with copies of some of its results."""
+
+    def run(arguments: list[Any]) -> Any:
+        results = list(compiled(arguments))
+        for place in places:
+            results[place] = results[place].clone()
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _shared_memory(inputs: Sequence[Any]) -> set[int]:
