@@ -166,13 +166,19 @@ def copied_and_read(a, b):
     return a * 2, b
 
 
+def read_from_a_copy(a, b):
+    return torch.ops.aten.copy(a, b) * 2
+
+
 def assigned_whole(a, b):
     a[:] = b
     return b.clone()
 
 
 @pytest.mark.fails_on_stock
-@pytest.mark.parametrize("function", [copied, copied_and_zeroed, exchanged, copied_and_read, assigned_whole])
+@pytest.mark.parametrize(
+    "function", [copied, copied_and_zeroed, exchanged, copied_and_read, read_from_a_copy, assigned_whole]
+)
 def test_an_argument_is_copied_to_another(function):
     def ran_twice(device, backend):
         torch._dynamo.reset()

@@ -166,6 +166,20 @@ def test_torch_compile():
 
 
 @fails_on_stock
+@pytest.mark.since("2.6", "the optimization barrier as a function of the bridge")
+def test_compiled_functions_tell_arguments_of_one_buffer_apart():
+    torch._dynamo.reset()
+    function = torch.compile(lambda x, y: (x * 2, y * 3), backend="openxla")
+    x, y = torch.zeros(4).to(DEVICE), torch.ones(4).to(DEVICE)
+    x.copy_(y)
+    for _ in range(3):
+        doubled, tripled = function(x, y)
+        assert torch.equal(doubled.cpu(), x.cpu() * 2)
+        assert torch.equal(tripled.cpu(), y.cpu() * 3)
+        y = y + 1
+
+
+@fails_on_stock
 @pytest.mark.since("2.6", "torch_xla.compile")
 def test_torch_xla_compile():
     (a, b), (x, y) = numbers((3,), (3,))

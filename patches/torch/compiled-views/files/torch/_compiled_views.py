@@ -59,10 +59,10 @@ def arguments_for_their_aliases(compile_fn: _Compiled) -> _Compiled:
     def compile_results(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> _Compiled:
         (output,) = (node for node in graph.graph.nodes if node.op == "output")
         before = list(output.args[0])
-        _read_what_was_copied(graph.graph)
+        changed = _read_what_was_copied(graph.graph)
         results = [_argument_of(node) if isinstance(node, torch.fx.Node) else node for node in output.args[0]]
         copies = [place for place, node in enumerate(before) if results[place] is not node and _has_copy(node)]
-        if results != before:
+        if changed or results != before:
             output.args = (tuple(results),)
             graph.graph.eliminate_dead_code()
             graph.recompile()
@@ -75,11 +75,12 @@ def arguments_for_their_aliases(compile_fn: _Compiled) -> _Compiled:
     return compile_results
 
 
-def _read_what_was_copied(graph: torch.fx.Graph) -> None:
-    """What reads ``copy(x, y)`` reads ``y``. torch_xla takes the argument ``y`` for a constant there."""
-    for node in graph.nodes:
-        if node.target is torch.ops.aten.copy.default and _are_alike(*node.args[:2]):
-            node.replace_all_uses_with(node.args[1])
+def _read_what_was_copied(graph: torch.fx.Graph) -> bool:
+    """Let what reads ``copy(x, y)`` read ``y``, which torch_xla mistakes there. Whether anything does."""
+    copies = [n for n in graph.nodes if n.target is torch.ops.aten.copy.default and _are_alike(*n.args[:2])]
+    for node in copies:
+        node.replace_all_uses_with(node.args[1])
+    return bool(copies)
 
 
 def _argument_of(node: torch.fx.Node) -> torch.fx.Node:

@@ -7,7 +7,9 @@ learns what the process has set, and what the nodes do not say.
 import ctypes
 import functools
 import hashlib
+import re
 import warnings
+from typing import Any
 
 import _XLAC
 import torch
@@ -17,6 +19,7 @@ from . import _castoff
 
 __all__ = ["install"]
 
+_BUFFER = re.compile(r"Data Handle: (\d+)")
 _kernels = torch.library.Library("aten", "IMPL")
 
 
@@ -37,10 +40,37 @@ def install() -> None:
     _castoff.follow_matmul_precision(_put_into_the_key)
     if hasattr(_XLAC, "_xla_custom_call"):
         _watch_frontend_attributes()
+    if hasattr(_XLAC, "_xla_optimization_barrier_"):
+        _tell_arguments_apart()
     _castoff.install_kernels("graph-identity")
     with _castoff.quiet():
         _kernels.impl("pixel_shuffle", _pixel_shuffle, "XLA")
         _kernels.impl("_amp_update_scale_", _amp_update_scale, "XLA")
+
+
+def _tell_arguments_apart() -> None:
+    """Let arguments of a compiled function have a buffer each while it is traced.
+
+    The bridge finds out by the buffers which argument goes where. After ``x.copy_(y)`` x has the buffer of y.
+    """
+    from ._dynamo import dynamo_bridge
+
+    extract = dynamo_bridge.extract_graph_helper
+
+    @functools.wraps(extract)
+    def extract_graph_helper(xla_model: torch.fx.GraphModule, *rest: Any) -> Any:
+        sharing: dict[str, list[torch.Tensor]] = {}
+        for argument in xla_model.xla_args:
+            if isinstance(argument, torch.Tensor) and argument.device.type == "xla":
+                buffer = _BUFFER.search(_XLAC._get_xla_tensor_debug_info(argument))
+                if buffer is not None:
+                    sharing.setdefault(buffer[1], []).append(argument)
+        for arguments in sharing.values():
+            if len({_XLAC._xla_get_tensor_id(argument) for argument in arguments}) > 1:
+                _XLAC._xla_optimization_barrier_(arguments)
+        return extract(xla_model, *rest)
+
+    dynamo_bridge.extract_graph_helper = extract_graph_helper
 
 
 def _put_into_the_key(precision: str) -> None:
