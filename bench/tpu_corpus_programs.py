@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -439,7 +439,7 @@ def without_initial_values() -> None:
         setattr(nn.init, fill, functools.partial(lambda tensor, *_, **__: tensor))
 
 
-def main() -> None:
+def main(programs: Mapping[str, Callable[[], Step]]) -> None:
     folder, column, *names = sys.argv[1:]
     without_initial_values()
     asked = contextlib.nullcontext()
@@ -450,9 +450,9 @@ def main() -> None:
     with asked:
         for name in names:
             torch_xla.manual_seed(0)
-            (Path(folder) / name).write_text(stablehlo(PROGRAMS[name]()))
+            (Path(folder) / name).write_text(stablehlo(programs[name]()))
             torch_xla.sync()  # nothing of it is pending in the next one
 
 
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS)

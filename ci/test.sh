@@ -284,7 +284,7 @@ upstream() {
 tpus() {
   section 'layers of two models for TPUs: the programs are the recorded ones' .venv/bin/python bench/tpu_models.py \
     --check --layer pre-norm --layer Llama --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-  section 'programs that nobody tuned to, for TPUs: a few' .venv/bin/python bench/tpu_corpus.py --check \
+  section 'programs as people write them, for TPUs: a few' .venv/bin/python bench/tpu_corpus.py --check \
     --generation v5e --program LoRA --program 'attention, T 128, heads of 64' --program 'attention, additive mask' \
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   [[ $CASTOFF_DAY != all ]] || section 'operators of on-device for TPUs, beside JAX' \
