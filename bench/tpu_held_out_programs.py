@@ -1,4 +1,9 @@
-"""Programs of bench/tpu_corpus.py that were written after the topics, and that nothing was tuned to."""
+"""Programs of bench/tpu_corpus.py that were written after the topics, and that nothing was tuned to.
+
+    python bench/tpu_held_out_programs.py FOLDER stock|castoff|"opted in" PROGRAM…
+
+Runs as bench/tpu_corpus_programs.py does.
+"""
 
 from __future__ import annotations
 
