@@ -69,7 +69,7 @@ def trained(model: Any, batch: dict[str, Any], replay: bool) -> tuple[list[Any],
 
 
 def outcome(name: str) -> dict[str, Any]:
-    """ "equal" to the bit, "different", or "refused" with the reason."""
+    """ "equal" to the bit, "different", "traced in each call", or "refused" with the reason."""
     import model_zoo
     import torch_xla
 
@@ -87,7 +87,7 @@ def outcome(name: str) -> dict[str, Any]:
             raise
         return {"name": name, "outcome": "refused", "reason": said[1].split(". This call")[0]}
     wrong = [i for i, pair in enumerate(zip(expected, found, strict=True)) if not same(*pair)]
-    kind = "different" if wrong else "equal"
+    kind = "different" if wrong else "equal" if report["replayed"] else "traced in each call"
     report = {key: report[key] for key in ("replayed", "graphs", "reads", "ms_traced", "ms_replayed")}
     return {"name": name, "outcome": kind, "leaves": wrong[:8], **report}
 
