@@ -2,10 +2,10 @@
 
     python bench/tpu_corpus_jax.py FOLDER PROGRAM…
 
-Runs with JAX_PLATFORMS=cpu in an environment with torch, transformers, timm, and torchax; CASTOFF_JAX names a folder of
-packages with the pin's jax. torchax maps each operator of torch to JAX's, but for attention without dropout, which is
-`jax.nn.dot_product_attention`. JAX differentiates what comes of the forward pass; the optimizers' first step is written
-here. Writes FOLDER/PROGRAM for each program.
+Runs with JAX_PLATFORMS=cpu in an environment with torch, transformers and timm; CASTOFF_JAX names a folder of packages
+with the pin's jax, and PYTHONPATH one with TORCHAX, as torch_xla's wheels have an older one. torchax maps each operator
+of torch to JAX's, but for attention without dropout, which is `jax.nn.dot_product_attention`. JAX differentiates what
+comes of the forward pass; the optimizers' first step is written here. Writes FOLDER/PROGRAM for each program.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ import torchax
 import tpu_corpus_programs as programs
 from torch import Tensor, nn
 from torchax.interop import jax_view, torch_view
+
+TORCHAX = "0.0.13"
 
 Arrays = dict[str, jax.Array]
 
@@ -149,6 +151,11 @@ def program(name: str) -> str:
 
 def main() -> None:
     folder, *names = sys.argv[1:]
+    if torchax.__version__ != TORCHAX:
+        raise SystemExit(
+            f"expected torchax {TORCHAX}, found {torchax.__version__}; run pip install --no-deps --target FOLDER "
+            f"torchax=={TORCHAX}, and set PYTHONPATH=FOLDER"
+        )
     programs.without_initial_values()
     torch.nn.functional.scaled_dot_product_attention = in_jax
     nn.Module.to = to  # type: ignore[method-assign, assignment]
