@@ -620,6 +620,14 @@ def test_rare_samples():
     torch.testing.assert_close([t.cpu() for t in found], run("cpu"), rtol=1e-4, atol=0, equal_nan=True)
 
 
+@passes_on_stock
+def test_rounding_to_decimals_divides_exactly():
+    x = torch.tensor([0.87, 0.93, 123.456, math.inf, -math.inf, math.nan])
+    for decimals in (1, 3, -1):
+        found = x.to(DEVICE).round(decimals=decimals).cpu()
+        torch.testing.assert_close(found, x.round(decimals=decimals), rtol=0, atol=0, equal_nan=True)
+
+
 @fails_on_stock
 def test_a_histogram_of_what_is_not_finite_is_nan():
     x = torch.tensor([math.inf, 2]).to(DEVICE)

@@ -154,7 +154,9 @@ def round_decimals(x: Tensor, decimals: int) -> Tensor:
     if decimals == 0:
         return torch.round(x)
     scale = 10.0 ** abs(decimals)
-    return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
+    # By a constant XLA divides with its reciprocal, which is an ulp away: 0.9 would be 0.90000004.
+    divisor = torch.where(x.isnan(), x, scale)
+    return torch.round(x * scale) / divisor if decimals > 0 else torch.round(x / divisor) * scale
 
 
 @only(lambda real, imaginary: real.dtype in (torch.float32, torch.float64) and real.dtype == imaginary.dtype)

@@ -317,12 +317,12 @@ def _observed(step: Callable, call: Call, before: "_Before", places: Places) -> 
 
 
 def _refusal(
-    witness: Witness, before: _Before, executed: bool, changed: list[str], other_counts: bool
+    witness: Witness, before: _Before, executed: Optional[str], changed: list[str], other_counts: bool
 ) -> Optional[str]:
     if witness.reads:
         return f"it reads a value of the device, which ends the graph: {witness.reads[0]}"
     if executed:
-        return "it executes a graph: a value is read, torch_xla.sync() is called, or an operator runs on the CPU"
+        return f"it executes a graph: {executed}"
     if _generators() != before.random:
         return "it draws random numbers on the CPU, which a replay would not draw again: draw them on the device"
     if _step_closures() != before.closures:

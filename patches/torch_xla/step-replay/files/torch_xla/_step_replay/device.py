@@ -214,6 +214,12 @@ def executions() -> tuple[int, ...]:
     return (*counted, *[(_XLAC._xla_metric_data(name) or (0,))[0] for name in metrics])
 
 
+def on_the_cpu() -> dict[str, int]:
+    """How often each operator was handed to the CPU."""
+    names = [name for name in _XLAC._xla_counter_names() if name.startswith("aten::")]
+    return {name: _XLAC._xla_counter_value(name) or 0 for name in names}
+
+
 @contextmanager
 def donated_as_marked(*, donate: bool = True) -> Iterator[None]:
     """Graphs that are compiled in this block donate the inputs that were marked, or do not."""

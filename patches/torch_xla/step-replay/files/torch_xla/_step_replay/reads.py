@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -54,11 +54,16 @@ class Reads:
     def __init__(self) -> None:
         self.found: dict[tuple, Read] = {}
         self.seeds: set[int] = set()  # handles: under SPMD a graph that was compiled has lost what its seeds are
-        self._executions = runtime.executions()
+        self._executions, self._on_the_cpu = runtime.executions(), runtime.on_the_cpu()
 
-    def executed_else(self) -> bool:
-        """Whether graphs were executed, or values read, by something else."""
-        return runtime.executions() != self._executions
+    def executed_else(self) -> Optional[str]:
+        """What else executed graphs or read values, as far as that can be told."""
+        if runtime.executions() == self._executions:
+            return None
+        names = [name for name, calls in runtime.on_the_cpu().items() if calls != self._on_the_cpu.get(name)]
+        if names:
+            return f"{', '.join(names)} ran on the CPU"
+        return "a value is read, torch_xla.sync() is called, or an operator runs on the CPU"
 
     def can_read(self, name: str, tensor: torch.Tensor) -> bool:
         # The values of functorch's wrappers are not to be had.
