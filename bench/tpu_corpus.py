@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -71,20 +71,18 @@ KNOWN: dict[tuple[str, str, str], Known] = {}
 
 def trace(python: Path, column: str, names: Sequence[str], compiler: Path) -> tpu_models.Programs:
     """Each program's StableHLO; in JAX, which is the compiler's, not that of those that torchax cannot run."""
+    scripts = {path: names_in(path) for path in (PROGRAMS, HELD_OUT)}
     if column == "JAX":
-        in_jax = [name for name in names_in(PROGRAMS) if name not in NOT_IN_JAX]
-        scripts: list[Any] = [((python, IN_JAX), (), in_jax)]
-    else:
-        scripts = [((python, path), (column,), names_in(path)) for path in (PROGRAMS, HELD_OUT)]
+        scripts = {IN_JAX: [name for name in scripts[PROGRAMS] if name not in NOT_IN_JAX]}
     (with_jax,) = (compiler.parent.parent / "lib").glob("python*/site-packages")
     environment = environment_with(**tpu_models.TRACED, CASTOFF_JAX=str(with_jax))
     found: tpu_models.Programs = {}
     with tempfile.TemporaryDirectory() as folder:
-        for script, arguments, known in scripts:
+        for script, known in scripts.items():
             asked = [name for name in known if name in names]
             if not asked:
                 continue
-            command = [*script, folder, *arguments, *asked]
+            command: list[str | Path] = [python, script, folder, *([] if column == "JAX" else [column]), *asked]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise SystemExit(f"the programs cannot be traced with {column}:\n{done.stderr}")
