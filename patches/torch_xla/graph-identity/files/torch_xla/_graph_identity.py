@@ -53,7 +53,10 @@ def _tell_arguments_apart() -> None:
 
     The bridge finds out by the buffers which argument goes where. After ``x.copy_(y)`` x has the buffer of y.
     """
-    from ._dynamo import dynamo_bridge
+    try:
+        from ._dynamo import dynamo_bridge
+    except ImportError:  # torch_xla 2.1
+        from .core import dynamo_bridge
 
     extract = dynamo_bridge.extract_graph_helper
 
