@@ -113,6 +113,9 @@ def check_builder() -> int:
         return run_job(find_engine("buildah"), replace(job, user=(1234, 1234)))
 
 
+EXPECTING = ("assert_expected_inline", ").expect")
+
+
 def expect_tests(folder: Path) -> list[str]:
     """Return the tests of a folder that compare with a text in them, as pytest names them."""
     found = []
@@ -120,7 +123,7 @@ def expect_tests(folder: Path) -> list[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
-                if any(isinstance(name, ast.Name) and name.id == "assert_expected_inline" for name in called):
+                if any(ast.unparse(name).endswith(EXPECTING) for name in called):
                     found.append(f"{path}::{node.name}")
     return found
 

@@ -3,8 +3,6 @@
 README, CONTRIBUTING and CHANGELOG become pages. Links between documents are as in the tree; here those to pages
 become links to pages, and those to other files links to the repository (SITE_REPOSITORY), or text without one. A
 link to a file that is not there is a warning, so that a strict build fails.
-
-The table in docs/drift.md is that of the night's run, if DRIFT_TABLE names it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ LINK = re.compile(
 )
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:class|meth|func|attr):(?=`|<code>)")
-DRIFT = re.compile(r"(?<=<!-- drift: begin -->\n).*?(?=<!-- drift: end -->)", re.DOTALL)
 ATTRIBUTE = re.compile(r"^<!-- docstring: (?P<path>\S+) -->$", re.MULTILINE)
 
 log = logging.getLogger("mkdocs.hooks.site")
@@ -47,10 +44,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links of the tree into links of the site, and put in docstrings of attributes."""
     names = {name: source for source, name in PAGES.items()}
     source = names.get(page.file.src_uri, DOCS / page.file.src_uri)
-    table = Path(os.environ.get("DRIFT_TABLE", ""))
-    if source == DOCS / "drift.md" and table.is_file():
-        fresh = f"\n{table.read_text(encoding='utf-8')}\n"
-        markdown = DRIFT.sub(lambda _: fresh, markdown)
     parts, at = [], 0
     for fence in FENCE.finditer(markdown):
         parts += [_linked(markdown[at : fence.start()], source), fence[0]]

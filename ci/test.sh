@@ -276,7 +276,6 @@ upstream() {
   section 'environment: oracle' environment oracle
   section 'torch with its own grad_dtype: the same conformance tests' \
     in_environment oracle tests/torch/test_grad_dtype_conformance.py
-  section 'drift: whether the topics apply to that torch' .venv/bin/python ci/drift.py "$work/drift" torch=2.15
   section "torch_xla's recipes for upstream: their tests" env PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -p no:cacheprovider patches/torch_xla/*/upstream/tree/test
 }

@@ -1,4 +1,4 @@
-"""drift, checkout, refresh, stage and pin: work with upstream's trees and releases."""
+"""checkout, refresh, stage and pin: work with upstream's trees and releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from castoff.cli.options import IndexOption, JsonOption, Project, VerboseOption
 from castoff.core.console import Console
 from castoff.model.pin import DEFAULT_PIN
 from castoff.upstream.commands import make_checkout, refresh_topic, update_checkout
-from castoff.upstream.drift import show_drift
 from castoff.upstream.new_pin import new_pin
 from castoff.upstream.stage import stage
 
@@ -21,54 +20,6 @@ app = typer.Typer()
 pin_app = typer.Typer(
     help="`castoff pin new 2.8`\n\nThe pins: pairs of upstream releases to start from.", no_args_is_help=True
 )
-
-
-@command(app, "drift", "castoff drift --against 2.15")
-def drift_command(
-    against: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR|RELEASE|REF",
-            help="The newer upstream: the folder of a checkout, a release such as 2.15 (its wheels are taken from the "
-            "package index), or a branch, tag or commit of upstream's repository (fetched with git).",
-        ),
-    ],
-    topic: Annotated[list[str] | None, typer.Option(help="Check this topic only. May be given more than once.")] = None,
-    project: Annotated[Project, typer.Option(help="Whose branch, tag or commit it is.")] = Project.TORCH,
-    python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="The Python of an environment with stock wheels of that release and pytest, instead of a new one.",
-        ),
-    ] = None,
-    tests: Annotated[
-        bool, typer.Option("--tests/--no-tests", help="Run the topics' tests on stock wheels of that release.")
-    ] = True,
-    index: IndexOption = None,
-    verbose: VerboseOption = False,
-    json_lines: JsonOption = False,
-) -> None:
-    """Check the topics against a newer upstream: which still apply, and which are upstream already.
-
-    Files and hunks are applied to the newer tree without fuzz. What is upstream already is found by behaviour: the
-    topic's own tests run on stock wheels of that release, and those that fail on our pins' stock wheels but
-    pass there show what upstream has. A wheel has no C++ sources: give a checkout to try hunks on C++.
-
-    Exit status 1 if a topic no longer applies and is not fully upstream.
-    """
-    with boundary(Console(json_lines=json_lines, verbose=verbose)) as console:
-        well = show_drift(
-            against,
-            project=project.value,
-            names=tuple(topic or ()),
-            python=python,
-            tests=tests,
-            indexes=tuple(index or ()),
-            console=console,
-        )
-    if not well:
-        raise typer.Exit(1)
 
 
 @command(app, "checkout", "castoff checkout --pin 2.6 --project torch /tmp/torch")

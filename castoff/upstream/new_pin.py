@@ -40,7 +40,7 @@ from castoff.formats.elf import defined_symbols, needed_versions, relocation_slo
 from castoff.model.hunks import parts_of, text_of, with_pin, write
 from castoff.model.pin import Pin, load_pin, pair_names
 from castoff.model.topics import PYTHON_SUFFIXES, OverlayTable, PinOverlayTable, Symbols, Topic, load_topics
-from castoff.upstream.drift import best_pins
+from castoff.upstream.newer import best_pins
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """The CPythons to look for: castoff's own files are written for 3.10 and later."""

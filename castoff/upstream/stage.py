@@ -30,7 +30,7 @@ from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml,
 from castoff.model.pin import load_pin, pair_names
 from castoff.model.topics import CPP_SUFFIXES, Topic, load_topics
 from castoff.upstream.checkout import topic_commits
-from castoff.upstream.drift import best_pins, fetch_ref, version_of_tree
+from castoff.upstream.newer import best_pins, fetch_ref, version_of_tree
 from castoff.upstream.repository import Repository
 from castoff.upstream.style import conform
 
@@ -269,7 +269,7 @@ class _Staging:
                 f"{topic.key} does not apply to this tree",
                 expected=f"its files and hunks (of pin {fit.pin}) apply without fuzz",
                 found="\n".join(f"{one.path}: {one.outcome.value}: {one.detail}" for one in fit.failed),
-                next_step="Adapt the topic to that tree first: castoff drift shows where it does not apply.",
+                next_step="Adapt the topic to that tree first.",
             )
         return fit.pin or pins[0]
 

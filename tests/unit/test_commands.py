@@ -41,7 +41,6 @@ ARGUMENTS = {  # the least that each command takes
     "env": ["stock"],
     "doctor": [],
     "audit": ["PROGRAM:step", "--python", "PYTHON"],
-    "drift": ["--against", "DIR"],
     "checkout": ["DIR/new"],
     "refresh": ["grad-dtype", "DIR"],
     "stage": ["data-setter", "--onto", "DIR"],
@@ -161,7 +160,7 @@ def test_a_pin_that_is_a_path_removes_nothing(target: str, tmp_path: Path) -> No
     assert kept.is_file()
 
 
-@pytest.mark.parametrize("command", ["topics nope", "drift --against folder --topic nope", "stage nope --onto folder"])
+@pytest.mark.parametrize("command", ["topics nope", "stage nope --onto folder"])
 def test_an_unknown_topic(command: str) -> None:
     result = castoff(command)
     says_what_to_do(result)

@@ -141,6 +141,12 @@ on_2_1 = pytest.mark.fails_on_stock("2.1")
 def test_it():
     assert hlo(1) == ""
 """
+IMPORTED = """
+from marks import fails_on_stock
+@fails_on_stock
+def test_it():
+    ir(1)
+"""
 BY_ITS_CLASS = """
 @pytest.mark.fails_on_stock
 class TestIt:
@@ -154,7 +160,7 @@ def test_it(expect_tpu):
 """
 
 
-@pytest.mark.parametrize("text", [BY_ANOTHER_NAME, BY_ITS_CLASS, BY_THE_MODULE])
+@pytest.mark.parametrize("text", [BY_ANOTHER_NAME, IMPORTED, BY_ITS_CLASS, BY_THE_MODULE])
 def test_every_way_to_mark_one_counts(sound: Path, text: str) -> None:
     (sound.parents[2] / "tests" / "test_sound.py").write_text(text)
     assert _owed(sound) == []

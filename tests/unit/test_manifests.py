@@ -127,7 +127,12 @@ def test_wheels_are_compared_where_the_compiler_was_the_same(
 
 
 def test_tests_that_state_a_text_are_found(tmp_path: Path) -> None:
-    text = "def test_one():\n    assert_expected_inline(ir(), 'x')\n\ndef test_two():\n    assert 1\n"
+    text = (
+        "def test_one():\n    assert_expected_inline(ir(), 'x')\n\ndef test_two():\n    assert 1\n"
+        "def test_three():\n    ir().expect('x')\n"
+    )
     (tmp_path / "test_x.py").write_text(text)
-    assert image_checks.expect_tests(tmp_path) == [f"{tmp_path}/test_x.py::test_one"]
+    assert image_checks.expect_tests(tmp_path) == [
+        f"{tmp_path}/test_x.py::{name}" for name in ("test_one", "test_three")
+    ]
     assert len(image_checks.expect_tests(ROOT / "tests" / "ir")) > 40
