@@ -80,13 +80,16 @@ def renewed(old: Record, stock: Path | None, patched: Path, only: list[str], who
 
 def title(name: str) -> str:
     """What a program does, as its docstring says, with links to the issues that it names."""
-    tree = ast.parse((ROOT / "tests" / "programs" / f"{name}.py").read_text(encoding="utf-8"))
-    text = " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split()).rstrip(".").replace("|", "\\|")
+    text = (
+        " ".join((ast.get_docstring(record.node_of(name)) or "").split("\n\n")[0].split())
+        .rstrip(".")
+        .replace("|", "\\|")
+    )
     return ISSUE.sub(lambda found: f"[{found[0]}](https://github.com/{found[1]}/issues/{found[2]})", text)
 
 
 def link(name: str) -> str:
-    return f"[`{name}`](../tests/programs/{name}.py)"
+    return f"[`{name}`](../tests/programs/subjects/{name.split('/', maxsplit=1)[0]}.py)"
 
 
 def table(names: list[str], lines: Record) -> str:

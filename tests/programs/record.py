@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import ast
+import copy
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-MEASURED = HERE.parent.parent / "bench" / "measured" / "programs.json"
+SUBJECTS = Path(__file__).resolve().parent / "subjects"
+MEASURED = SUBJECTS.parents[2] / "bench" / "measured" / "programs.json"
 
 RIGHT = "right"
 ORDER = (RIGHT, "raises", "accepts", "wrong", "hangs", "dies")
@@ -40,17 +42,51 @@ def rank(kind: str) -> int:
     return ORDER.index(kind.split(maxsplit=1)[0])
 
 
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """The modules of programs, by subject."""
+    return {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SUBJECTS.glob("*.py"))}
+
+
+def functions(subject: str) -> dict[str, ast.FunctionDef]:
+    """The programs of a subject: its functions but for those whose names begin with an underscore."""
+    found = (node for node in modules()[subject].body if isinstance(node, ast.FunctionDef))
+    return {node.name: node for node in found if not node.name.startswith("_")}
+
+
 def names() -> list[str]:
     """Every program, as subject/name."""
-    return sorted(str(path.relative_to(HERE).with_suffix("")) for path in HERE.glob("[a-z]*/*.py"))
+    return sorted(f"{subject}/{name}" for subject in modules() for name in functions(subject))
+
+
+def node_of(name: str) -> ast.FunctionDef:
+    """A program."""
+    subject, function = name.split("/")
+    return functions(subject)[function]
+
+
+def code(name: str) -> str:
+    """A program and what it uses of its module, without docstring, comments and layout."""
+    module, program = modules()[name.split("/", maxsplit=1)[0]], copy.copy(node_of(name))
+    program.body = program.body[1:]
+    found: list[ast.stmt] = [program]
+    for node in found:  # which grows
+        used = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        found += [other for other in module.body if used & helpers(other) and other not in found]
+    return "\n".join(map(ast.unparse, found))
+
+
+def helpers(node: ast.stmt) -> set[str]:
+    """The names of helpers and constants that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name} if node.name.startswith("_") else set()
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)}
 
 
 def digest(name: str) -> str:
-    """What tells a program from its earlier forms: its code, without docstring, comments and layout."""
-    tree = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
-    if ast.get_docstring(tree) is not None:
-        del tree.body[0]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:8]
+    """What tells a program from its earlier forms: its code."""
+    return hashlib.sha256(code(name).encode()).hexdigest()[:8]
 
 
 def read() -> dict[str, Recorded]:

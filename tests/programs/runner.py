@@ -5,12 +5,8 @@
 torch_xla is imported once. Each program runs in a fork of this process, with a limit of time; the runtime of
 torch_xla starts in the fork, so that a program has the devices that it asks for.
 
-A program is a file ``<subject>/<name>.py`` with ``program(device)``, which returns tensors, numbers or dtypes. It may
-also have these:
-
-    DEVICES = 4        virtual devices of the CPU, under SPMD
-    LATE = True        the runtime does not start before the program does
-    TOLERANCE = 1e-2   a relative tolerance for all of its results
+A program is a function of a module of ``subjects/``, with a docstring. It takes the device and returns tensors,
+numbers or dtypes; what it needs besides is in its ``options``. A function with an underscore before its name is none.
 """
 
 from __future__ import annotations
@@ -29,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from forks import log_of, rows
-from record import HERE, names
+from options import Options
+from record import SUBJECTS, code, names
 
 FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_enable_fast_min_max=false"
@@ -50,11 +47,12 @@ TRANSFORMERS = ("LlamaForCausalLM", "MixtralForCausalLM", "GPT2LMHeadModel")
 
 
 def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(Path(name).name, HERE / f"{name}.py")
+    subject, function = name.split("/")
+    spec = importlib.util.spec_from_file_location(subject, SUBJECTS / f"{subject}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return getattr(module, function)
 
 
 def outcome(name: str) -> dict[str, Any]:
@@ -63,18 +61,18 @@ def outcome(name: str) -> dict[str, Any]:
     import torch
     import torch_xla
 
-    module = load(name)
-    devices = getattr(module, "DEVICES", 1)
-    if devices > 1:
+    program = load(name)
+    options = getattr(program, "options", Options())
+    if options.devices > 1:
         import torch_xla.runtime
 
-        os.environ["CPU_NUM_DEVICES"] = str(devices)
+        os.environ["CPU_NUM_DEVICES"] = str(options.devices)
         torch_xla.runtime.use_spmd()
-    if not getattr(module, "LATE", False):
+    if not options.late:
         torch_xla.device()
-    found = judge.run(module.program, torch.device("xla"))
-    cpu = judge.run(module.program, torch.device("cpu"))
-    result = judge.judged(found, cpu, getattr(module, "TOLERANCE", None))
+    found = judge.run(program, torch.device("xla"))
+    cpu = judge.run(program, torch.device("cpu"))
+    result = judge.judged(found, cpu, options.tolerance)
     for where, ran in (("xla", found), ("cpu", cpu)):
         if ran.error is not None:
             print(f"on {where}:", "".join(traceback.format_exception(ran.error)), file=sys.stderr, flush=True)
@@ -101,10 +99,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--logs", type=Path, help="keep what the programs print in this folder")
     options = parser.parse_args()
-    given = [name.removesuffix(".py") for name in options.names]
+    given = options.names
     wanted = [name for name in names() if not given or name in given or name.split("/")[0] in given]
     prepare(MODULES)
-    if any("import transformers" in (HERE / f"{name}.py").read_text(encoding="utf-8") for name in wanted):
+    if any("import transformers" in code(name) for name in wanted):
         transformers = importlib.import_module("transformers")
         for model in TRANSFORMERS:
             getattr(transformers, model)
