@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from castoff.core.errors import TopicError
 from castoff.core.toml_model import Model, fail, matching, not_empty, read_toml, unique, wrong
@@ -107,9 +107,19 @@ class TopicFile(Model):
     """Pins whose hunks on C++, in hunks/unproven.patch, nobody has applied or compiled yet. `castoff checkout
     --unproven` takes them."""
     pins: dict[PinName, State]
-    """For each pin "applies", "upstream" (that release has it), or "cannot: " and the reason."""
+    """For each pin "applies", "upstream" (that release has it), or "cannot: " and the reason; the list `applies` has
+    those to which it applies."""
     overlay: OverlayTable = OverlayTable()
     """The symbols of its C++, see below."""
+
+    @field_validator("pins", mode="before")
+    @classmethod
+    def _each(cls, pins: object) -> object:
+        """Give each pin of the list ``applies`` its state."""
+        match pins:
+            case {"applies": [*names], **others} if all(isinstance(name, str) for name in names):
+                return {**dict.fromkeys(names, "applies"), **others}
+        return pins
 
     @model_validator(mode="after")
     def _check(self) -> TopicFile:

@@ -24,7 +24,7 @@ def newer(full_tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Tree:
     toml = full_tree.root / "patches/torch/answer/topic.toml"  # with [pins] as a table of its own, as people write it
     text = toml.read_text()
     rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(("pins", "overlay")))
-    table = '\n[pins]\n"2.9" = "applies"\n\n[overlay]\nexports = ["castoff_commit"]\n'
+    table = '\n[pins]\napplies = ["2.9"]\n\n[overlay]\nexports = ["castoff_commit"]\n'
     table += '\n[overlay."2.9"]\ninterpose = ["_ZN5torch6answerEv"]\n'
     toml.write_text(rest + table)
     xla = full_tree.root / "patches/torch_xla/xla/topic.toml"

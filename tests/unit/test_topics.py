@@ -39,9 +39,10 @@ def test_a_build_knows_its_topics_and_their_modules(tree: Tree) -> None:
 
 def test_only_topics_that_apply_are_selected(tree: Tree) -> None:
     tree.topic("here", {})
+    tree.topic("listed", {}, pins='{applies = ["2.9"], "2.6" = "upstream"}')
     tree.topic("there", {}, pins='{"2.9" = "upstream"}')
     tree.topic("nowhere", {}, pins='{"2.9" = "cannot: no such function"}')
-    assert [topic.name for topic in select(load_topics(tree.root / "patches"), "2.9")] == ["here"]
+    assert [topic.name for topic in select(load_topics(tree.root / "patches"), "2.9")] == ["here", "listed"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_only_topics_that_apply_are_selected(tree: Tree) -> None:
         ({"pins": '{"2.9" = "cannot: "}'}, "pins.2.9"),
         ({"pins": '{"2.9" = "cannot: not tried"}'}, "pins.2.9"),
         ({"pins": '{"newest" = "applies"}'}, "pins.newest"),
+        ({"pins": '{applies = ["newest"]}'}, "pins.newest"),
         ({"requires": '["z"]'}, "requires[0]"),
         ({"surprise": "1"}, "surprise"),
         ({"overlay": '{"2.9" = {interposes = []}}'}, "overlay.2.9.interposes"),
