@@ -195,9 +195,9 @@ def _table(topic: Topic, root: Path, _pins: list[str]) -> Findings:
 def _installed(topic: Topic, _root: Path, _pins: list[str]) -> Findings:
     """Check that something installs a topic of torch_xla; one of torch may need only its interpositions."""
     needed = topic.project == "torch_xla" and topic.kind != "never"
-    if needed and not topic.module and not any(map(topic.hunks, topic.pins)):
+    if needed and not topic.module and not topic.is_cpp_alone and not any(map(topic.hunks, topic.pins)):
         yield (
-            "`module`, whose install() `import torch_xla` calls, or hunks",
-            "neither",
-            "Name the module in topic.toml: nothing else installs the topic.",
+            "`module`, whose install() `import torch_xla` calls, its C++, or hunks",
+            "none of them",
+            "Name the module, or export castoff_<name>_install, in topic.toml: nothing else installs the topic.",
         )

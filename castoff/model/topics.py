@@ -98,7 +98,8 @@ class TopicFile(Model):
     """Topics that go before it in builds that have them. Of two kernels for one operator, the later topic's is called
     first."""
     module: Annotated[str, matching(r"_[a-z0-9_]*|", "a module like '_my_topic'")] = ""
-    """Of torch_xla: the module whose install() puts it in force at import. Left out if hunks do."""
+    """Of torch_xla: the module whose install() puts it in force at import. Left out if hunks do, or C++ alone: its
+    `castoff_<name>_install`, which `exports` names."""
     tests: Annotated[
         tuple[Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")], ...], unique
     ] = ()
@@ -150,6 +151,11 @@ class Topic(TopicFile):
     def key(self) -> str:
         """Its full name, "project/name"."""
         return f"{self.project}/{self.name}"
+
+    @property
+    def is_cpp_alone(self) -> bool:
+        """Whether its C++ puts it in force without a module."""
+        return not self.module and f"castoff_{self.name.replace('-', '_')}_install" in self.overlay.exports
 
     def applies(self, pin: str) -> bool:
         """Tell whether it is part of builds of a pin."""
@@ -290,12 +296,13 @@ def registry(topics: Sequence[Topic], project: str) -> str:
     switched = [topic for topic in topics if topic.name not in ALWAYS_ON]
     own = [topic for topic in switched if topic.project == project]
     others = [topic for topic in switched if topic.project != project]
-    modules = json.dumps({topic.name: topic.module for topic in own}, indent=4)
+    modules = json.dumps({topic.name: "C++" if topic.is_cpp_alone else topic.module for topic in own}, indent=4)
     names = json.dumps([topic.name for topic in others], indent=4)
     return (
         '"""The topics of this build: made by castoff from each topic.toml, not to be edited."""\n\n'
         "#: This project's, in the order of their installation, and the module whose install() puts each in force;\n"
-        f'#: "" where hunks do.\nTOPICS = {modules}\n\n#: The other project\'s.\nOTHERS = {names}\n'
+        '#: "C++" where that does alone, "" where hunks do.\n'
+        f"TOPICS = {modules}\n\n#: The other project's.\nOTHERS = {names}\n"
     )
 
 

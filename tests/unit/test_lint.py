@@ -191,17 +191,25 @@ def test_a_row_of_the_readme_is_missing(sound: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "owed"),
-    [("", ["`module`, whose install() `import torch_xla` calls, or hunks: neither"]), ("_sound", [])],
+    ("key", "owed"),
+    [
+        (
+            "",
+            "`module`, whose install() `import torch_xla` calls, its C++, or hunks: none of them",
+        ),
+        ('module = "_sound"', None),
+        ('overlay = {exports = ["castoff_sound_install"]}', None),
+    ],
 )
-def test_a_topic_that_nothing_installs(sound: Path, module: str, owed: list[str]) -> None:
+def test_a_topic_that_nothing_installs(sound: Path, key: str, owed: str | None) -> None:
     patches = sound.parents[1]
     (patches / "torch_xla").mkdir(exist_ok=True)
     folder = sound.rename(patches / "torch_xla" / "sound")
     (folder / "files/torch_xla").mkdir(parents=True)
     (folder / "files/torch_xla/_sound.py").touch()
+    (folder / "files/torch_xla/sound.cpp").touch()
     text = (folder / "topic.toml").read_text().replace('"torch"', '"torch_xla"')
-    (folder / "topic.toml").write_text((f'module = "{module}"\n' if module else "") + text)
+    (folder / "topic.toml").write_text(f"{key}\n{text}")
     (patches.parent / "docs" / "topics.md").write_text("| [`sound`](../patches/torch_xla/sound) | a thing |\n")
     found = [f"{finding.expected}: {finding.found}" for finding in lint_topics(patches.parent)]
-    assert found == owed
+    assert found == ([owed] if owed else [])

@@ -28,13 +28,17 @@ def test_a_build_knows_its_topics_and_their_modules(tree: Tree) -> None:
     tree.topic("hunks", {}, requires='["torch/kill-switch"]')
     tree.topic("late", {"files/torch_xla/_late.py": ""}, "torch_xla", module='"_late"', requires='["torch_xla/soon"]')
     tree.topic("soon", {"files/torch_xla/_at_once.py": ""}, "torch_xla", module='"_at_once"')
+    tree.topic(
+        "of-cpp", {"files/torch_xla/csrc/x.cpp": ""}, "torch_xla", overlay='{exports = ["castoff_of_cpp_install"]}'
+    )
     topics = load_topics(tree.root / "patches")
     made: dict[str, object] = {}
     exec(registry(topics, "torch_xla"), made)
-    assert (made["TOPICS"], made["OTHERS"]) == ({"soon": "_at_once", "late": "_late"}, ["hunks"])
-    assert list(made["TOPICS"]) == ["soon", "late"]
+    modules = {"of-cpp": "C++", "soon": "_at_once", "late": "_late"}
+    assert (made["TOPICS"], made["OTHERS"]) == (modules, ["hunks"])
+    assert list(made["TOPICS"]) == list(modules)
     exec(registry(topics, "torch"), made)
-    assert (made["TOPICS"], made["OTHERS"]) == ({"hunks": ""}, ["soon", "late"])
+    assert (made["TOPICS"], made["OTHERS"]) == ({"hunks": ""}, list(modules))
 
 
 def test_only_topics_that_apply_are_selected(tree: Tree) -> None:

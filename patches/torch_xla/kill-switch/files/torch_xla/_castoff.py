@@ -182,11 +182,14 @@ def _mismatch(what: str) -> str:
 
 def _install_topics() -> None:
     """Install every topic that is in this build and not disabled."""
-    modules = [module for topic, module in TOPICS.items() if module and _torch_castoff.enabled(topic)]
-    if modules:
+    enabled = {topic: module for topic, module in TOPICS.items() if module and _torch_castoff.enabled(topic)}
+    if enabled:
         _hear_matmul_precision()
-    for module in modules:
-        importlib.import_module(f"{__package__}.{module}").install()
+    for topic, module in enabled.items():
+        if module == "C++":
+            install_kernels(topic)
+        else:
+            importlib.import_module(f"{__package__}.{module}").install()
 
 
 _install_topics()
