@@ -819,7 +819,7 @@ def no_work(x):
         (read, r"item\(\) at .*test_step_replay.py:\d+, in read"),
         (printed, r"__format__\(\) at .*in printed"),
         (to_host, r"cpu\(\) at .*in to_host"),
-        (synced, "executes a graph"),
+        (synced, r"executes a graph: .*, before \w+\(\) at .*in synced"),
         (host_random, "random numbers on the CPU"),
         (numpy_random, "random numbers on the CPU"),
         (changing_number, r"changes from call to call.*in changing_number"),

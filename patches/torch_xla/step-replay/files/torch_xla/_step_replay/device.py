@@ -214,6 +214,11 @@ def executions() -> tuple[int, ...]:
     return (*counted, *[(_XLAC._xla_metric_data(name) or (0,))[0] for name in metrics])
 
 
+def graphs_run() -> int:
+    """How many graphs this process has executed: part of `executions`, in less than a microsecond."""
+    return sum(_XLAC._xla_counter_value(name) or 0 for name in ("CachedCompile", "UncachedCompile"))
+
+
 def on_the_cpu() -> dict[str, int]:
     """How often each operator was handed to the CPU."""
     names = [name for name in _XLAC._xla_counter_names() if name.startswith("aten::")]

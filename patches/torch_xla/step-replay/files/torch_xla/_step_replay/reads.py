@@ -1,6 +1,6 @@
 """Values of the device that a step reads: each is the result of a graph of its own, which a replay runs first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -55,6 +55,12 @@ class Reads:
         self.found: dict[tuple, Read] = {}
         self.seeds: set[int] = set()  # handles: under SPMD a graph that was compiled has lost what its seeds are
         self._executions, self._on_the_cpu = runtime.executions(), runtime.on_the_cpu()
+        self._graphs_run, self._place = runtime.graphs_run(), ""
+
+    def note_place(self, place: Callable[[], str]) -> None:
+        """Keep where a graph was executed, if that is the first one."""
+        if not self._place and runtime.graphs_run() != self._graphs_run:
+            self._place = f", {place()}"
 
     def executed_else(self) -> Optional[str]:
         """What else executed graphs or read values, as far as that can be told."""
@@ -62,8 +68,8 @@ class Reads:
             return None
         names = [name for name, calls in runtime.on_the_cpu().items() if calls != self._on_the_cpu.get(name)]
         if names:
-            return f"{', '.join(names)} ran on the CPU"
-        return "a value is read, torch_xla.sync() is called, or an operator runs on the CPU"
+            return f"{', '.join(names)} ran on the CPU{self._place}"
+        return f"a value is read, torch_xla.sync() is called, or an operator runs on the CPU{self._place}"
 
     def can_read(self, name: str, tensor: torch.Tensor) -> bool:
         # The values of functorch's wrappers are not to be had.
@@ -82,6 +88,7 @@ class Reads:
             value = self._value(runtime.own(tensor), line)
         spent = [now - then for now, then in zip(runtime.executions(), before, strict=True)]
         self._executions = tuple(map(sum, zip(self._executions, spent, strict=True)))
+        self._graphs_run = runtime.graphs_run()
         return function(value, *args[1:]) if function.__name__ != "__bool__" else function(value)
 
     def _value(self, tensor: torch.Tensor, line: str) -> torch.Tensor:

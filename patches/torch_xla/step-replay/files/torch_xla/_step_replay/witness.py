@@ -88,6 +88,7 @@ class Witness(TorchFunctionMode):
         tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if name == "item" and tensor is not None and tensor in self._counts:
             return self._counts.read(tensor, self._book, float(function(*args)))
+        self.values.note_place(lambda: f"before {name}() at {caller_line()}")
         # Fake tensors have no value; what reads the tensor within another subclass executes a graph.
         self._note_arguments(name, args, kwargs)
         if name in _READS and type(tensor) in PLAIN and tensor.device.type == "xla":
@@ -96,6 +97,7 @@ class Witness(TorchFunctionMode):
                 return self.values.read(function, args, line)
             self.reads.append(line)
         result = function(*args, **(kwargs or {}))
+        self.values.note_place(lambda: f"in {name}() at {caller_line()}")
         if name in _UPLOADS and isinstance(result, torch.Tensor):
             self._note_result(name, tensor, result)
         return result
