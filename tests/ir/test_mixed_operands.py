@@ -376,6 +376,55 @@ def test_errors_say_what_to_do():
         torch.mm(a, b)
 
 
+WHOLE, HALVES = torch.tensor([1, 2, 3]), torch.tensor([1.5, -2.0, 3.0])
+
+
+@fails_on_stock
+@pytest.mark.parametrize("integer", (torch.int8, torch.int32, torch.int64), ids=str)
+@pytest.mark.parametrize(
+    "call",
+    (
+        lambda x, i: torch.addcmul(x, i, i, value=0.5),
+        lambda x, i: x.clone().addcmul_(i, i, value=0.5),
+        lambda x, i: torch.addcdiv(x, i, x, value=0.5),
+        lambda x, i: torch.addcdiv(i, i, x, value=0.5),
+    ),
+)
+def test_the_number_beside_integers(call, integer):
+    """torch_xla rounded it to the integers' dtype: 0.5 was 0."""
+    expected = call(HALVES, WHOLE.to(integer))
+    result = call(HALVES.to(DEVICE), WHOLE.to(integer).to(DEVICE))
+    assert result.dtype is expected.dtype
+    torch.testing.assert_close(result.cpu(), expected)
+
+
+@fails_on_stock
+@pytest.mark.parametrize(
+    "call",
+    (
+        lambda i, x: i[None] @ x[:, None],
+        lambda i, x: torch.mv(i[None], x),
+        torch.dot,
+        lambda i, x: torch.bmm(i[None, None], x[None, :, None]),
+        lambda i, x: torch.einsum("i,i", i, x),
+        lambda i, x: F.linear(i[None], x[None]),
+        lambda i, x: F.conv1d(i[None, None], x[None, None]),
+        lambda i, x: torch.dot(i.int(), i),
+        lambda i, x: F.mse_loss(i, i * 2),
+        lambda i, x: torch.lerp(i, i * 2, 0.5),
+    ),
+)
+def test_integers_that_would_round_the_result(call):
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError, match=r"same dtype|not implemented for|expected scalar type"):
+            call(WHOLE.to(device), HALVES.to(device))
+
+
+@passes_on_stock
+def test_a_loss_of_integers_and_floats():
+    torch.testing.assert_close(F.mse_loss(WHOLE.to(DEVICE), HALVES.to(DEVICE)).cpu(), F.mse_loss(WHOLE, HALVES))
+
+
 @passes_on_stock
 @pytest.mark.parametrize("dtype", (bf16, f32))
 @pytest.mark.parametrize("name", ("add", "where", "remainder", "mm", "linear with bias", "batch_norm, training", "bce"))

@@ -31,9 +31,12 @@ using torch::jit::Stack;
 
 // ---- operands
 
-// The tensors whose dtypes take part: float ones, but no Python numbers in a tensor's clothes.
-bool takes_part(const Tensor& t) {
-  return t.defined() && c10::isFloatingType(t.scalar_type()) &&
+// The tensors whose dtypes take part: float ones, but no wrapped Python numbers. Of some operators
+// torch_xla computes in the dtype of an integer that is the first factor; there they do, too.
+enum class Kinds { kFloats, kNumbers };
+
+bool takes_part(const Tensor& t, Kinds kinds) {
+  return t.defined() && (kinds == Kinds::kNumbers || c10::isFloatingType(t.scalar_type())) &&
          !t.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
@@ -53,8 +56,10 @@ Tensor cast(const Tensor& t, ScalarType dtype) {
 // The arguments of one call, in place on the stack.
 class Call {
  public:
-  Call(const OperatorHandle& op, Stack& stack)
-      : arguments_(stack.end() - op.schema().arguments().size()), end_(stack.end()) {}
+  Call(const OperatorHandle& op, Stack& stack, Kinds kinds)
+      : arguments_(stack.end() - op.schema().arguments().size()),
+        end_(stack.end()),
+        kinds_(kinds) {}
 
   // All that most calls cost.
   bool declares_one_dtype() const {
@@ -75,7 +80,7 @@ class Call {
 
   void cast_operands(ScalarType dtype) {
     for (auto argument = arguments_; argument != end_; ++argument) {
-      if (argument->isTensor() && takes_part(argument->toTensor())) {
+      if (argument->isTensor() && takes_part(argument->toTensor(), kinds_)) {
         *argument = cast(argument->toTensor(), dtype);
       }
     }
@@ -88,16 +93,17 @@ class Call {
   void each_operand(Visit&& visit) const {
     for (auto argument = arguments_; argument != end_; ++argument) {
       if (argument->isTensor()) {
-        if (const Tensor& t = argument->toTensor(); takes_part(t)) visit(t);
+        if (const Tensor& t = argument->toTensor(); takes_part(t, kinds_)) visit(t);
       } else if (argument->isTensorList()) {
         for (const Tensor& t : argument->toTensorList()) {
-          if (takes_part(t)) visit(t);
+          if (takes_part(t, kinds_)) visit(t);
         }
       }
     }
   }
 
   Stack::iterator arguments_, end_;
+  Kinds kinds_;
 };
 
 bool hold_one_dtype(const std::vector<Tensor>& held) {
@@ -134,11 +140,11 @@ using Remedy = void (*)(MixedCall&);
 
 class Mixed final : public castoff::OverrideKernel {
  public:
-  Mixed(const OperatorHandle& op, DispatchKey key, Remedy remedy)
-      : OverrideKernel(op, key), remedy_(remedy) {}
+  Mixed(const OperatorHandle& op, DispatchKey key, Remedy remedy, Kinds kinds)
+      : OverrideKernel(op, key), remedy_(remedy), kinds_(kinds) {}
 
   void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const Call arguments(op, *stack);
+    const Call arguments(op, *stack, kinds_);
     if (C10_LIKELY(arguments.declares_one_dtype())) return call_overridden(op, keys, stack);
     const std::vector<Tensor> held = arguments.held_operands();
     if (hold_one_dtype(held)) return call_overridden(op, keys, stack);
@@ -151,13 +157,16 @@ class Mixed final : public castoff::OverrideKernel {
   }
 
  private:
-  Remedy remedy_;
+  const Remedy remedy_;
+  const Kinds kinds_;
 };
 
-// XLA computes in the higher of two dtypes; bfloat16 is above float16.
+// XLA computes in the higher of two dtypes; bfloat16 is above float16, integers are below both.
 bool is_below(const Tensor& a, const Tensor& b) {
+  constexpr int64_t kFloat = 32;
   const auto height = [](const Tensor& t) {
-    return 2 * t.element_size() + (t.scalar_type() == ScalarType::BFloat16);
+    return 2 * t.element_size() + (t.scalar_type() == ScalarType::BFloat16) +
+           (c10::isIntegralType(t.scalar_type(), /*includeBool=*/true) ? 0 : kFloat);
   };
   return height(a) < height(b);
 }
@@ -174,7 +183,8 @@ void promote(MixedCall& call) {
 void promote_unless_highest(MixedCall& call) {
   const auto highest = std::max_element(call.held.begin(), call.held.end(), is_below);
   const bool is_clear = std::all_of(call.held.begin(), call.held.end(), [&](const Tensor& t) {
-    return t.scalar_type() == highest->scalar_type() || t.element_size() < highest->element_size();
+    return t.scalar_type() == highest->scalar_type() ||
+           (t.is_floating_point() && t.element_size() < highest->element_size());
   });
   if (!is_clear || highest->scalar_type() != at::native::result_type(call.held)) promote(call);
 }
@@ -335,9 +345,10 @@ class IndicesOfOneType final : public castoff::OverrideKernel {
 
 // ---- registration
 
-void override_kernels(torch::Library& xla, Remedy remedy, const char* operators) {
+void override_kernels(torch::Library& xla, Remedy remedy, const char* operators,
+                      Kinds kinds = Kinds::kFloats) {
   castoff::each_operator(operators, [&](const char* name, const char* overload) {
-    castoff::override_kernel<Mixed>(xla, DispatchKey::XLA, name, overload, remedy);
+    castoff::override_kernel<Mixed>(xla, DispatchKey::XLA, name, overload, remedy, kinds);
   });
 }
 
@@ -345,8 +356,9 @@ void install() {
   const castoff::QuietOverride quiet;
   torch::Library& xla = castoff::library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernels(xla, promote_unless_highest,
-                   "add.Tensor addcdiv addcmul atan2 fmod.Tensor maximum minimum mse_loss "
-                   "pow.Tensor_Tensor sub.Tensor");
+                   "add.Tensor atan2 fmod.Tensor maximum minimum mse_loss pow.Tensor_Tensor "
+                   "sub.Tensor");
+  override_kernels(xla, promote_unless_highest, "addcdiv addcmul", Kinds::kNumbers);
   override_kernels(xla, promote,
                    "clamp.Tensor clamp_max.Tensor clamp_min.Tensor mse_loss_backward "
                    "remainder.Tensor smooth_l1_loss where.self xlogy.Tensor");
@@ -361,16 +373,17 @@ void install() {
   override_kernels(xla, refuse_mixed,
                    "_cdist_forward masked_scatter nll_loss2d_forward nll_loss_forward "
                    "scatter.reduce scatter.src scatter_add scatter_reduce.two");
-  override_kernels(xla, product, "addmm bmm dot mm mv");
+  override_kernels(xla, product, "addmm bmm dot mm mv", Kinds::kNumbers);
   torch::Library& autograd =
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);
-  castoff::override_kernel<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product);
+  castoff::override_kernel<Mixed>(autograd, DispatchKey::AutogradXLA, "aten::einsum", "", product,
+                                  Kinds::kNumbers);
   override_kernels(xla, index_put, "_index_put_impl_ index_put_");
   castoff::each_operator(
       "index.Tensor index_put_ _index_put_impl_", [&](const char* name, const char* overload) {
         castoff::override_kernel<IndicesOfOneType>(xla, DispatchKey::XLA, name, overload);
       });
-  override_kernels(xla, convolution, "convolution_overrideable");
+  override_kernels(xla, convolution, "convolution_overrideable", Kinds::kNumbers);
   override_kernels(xla, binary_cross_entropy, "binary_cross_entropy");
   override_kernels(xla, batch_norm,
                    "_native_batch_norm_legit _native_batch_norm_legit.no_stats native_batch_norm");

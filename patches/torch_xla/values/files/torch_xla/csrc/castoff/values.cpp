@@ -707,6 +707,12 @@ void divide(Call& call) {
   compute_wide(call);
 }
 
+// self, end, weight: of integers torch_xla rounds the weight to one.
+void lerp(Call& call) {
+  check_no_integers(call);
+  compute_wide(call);
+}
+
 // Operators of float16 alone: in bfloat16 they are as models use them, and right.
 void compute_float16_wide(Call& call) {
   if (C10_LIKELY(call.tensor(0).scalar_type() != ScalarType::Half)) return call.proceed();
@@ -923,7 +929,8 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
 }
 
 void mend_steps(torch::Library& xla, torch::Library& autograd) {
-  remedy(xla, compute_wide, "lerp.Scalar lerp.Tensor softplus softplus_backward");
+  remedy(xla, lerp, "lerp.Scalar lerp.Tensor");
+  remedy(xla, compute_wide, "softplus softplus_backward");
   remedy(xla, divide<2>, "div.Tensor_mode");
   remedy(xla, compute_float16_wide,
          "addcdiv addcmul convolution_backward_overrideable convolution_overrideable "

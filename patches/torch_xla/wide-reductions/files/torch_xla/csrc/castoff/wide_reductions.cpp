@@ -147,6 +147,7 @@ void convolution_backward(Call& call) {
 // stock, and another one in float32 would be computed beside it. torch rounds it, too.
 // self, target, reduction
 void mse_loss(Call& call) {
+  if (C10_UNLIKELY(!call.tensor(0).is_floating_point())) check_no_integers(call, 1);
   if (C10_LIKELY(!is_for_tpu()) || !is_half_tensor(call[0]) ||
       !have_dtype(call, call.tensor(0).scalar_type())) {
     return compute_wide(call);
