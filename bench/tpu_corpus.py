@@ -66,6 +66,7 @@ NOT_IN_JAX = ("GRU",)
 """What ends torchax's process."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {
+    ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
     ("nn.TransformerDecoderLayer", "v6e", MEMORY): Known(1.15, "0.66 of stock's cycles"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),

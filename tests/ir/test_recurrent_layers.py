@@ -86,3 +86,70 @@ def test_lengths_that_torch_refuses():
             pack_padded_sequence(x, lengths)
     with pytest.raises(RuntimeError, match="CPU int64 tensor, but got a tensor on xla"):
         torch._pack_padded_sequence(x, LENGTHS.to(DEVICE), False)
+
+
+def lstm(device, dtype=torch.float32, *, steps=3, use=(1, 1, 1), create_graph=False, given=True, **options):
+    """Results and gradients of a loss of output, last state and last cell, on the CPU; second ones, too."""
+    torch.manual_seed(0)
+    layer = torch.nn.LSTM(3, 5, **options).bfloat16().to(dtype)  # the same numbers in each dtype
+    states = layer.num_layers * (1 + layer.bidirectional)
+    x = torch.randn((2, steps, 3) if layer.batch_first else (steps, 2, 3))
+    leaves = [t.bfloat16().to(device, dtype).requires_grad_() for t in (x, *torch.randn(2, states, 2, 5))]
+    layer.to(device)
+    output, (hidden, cell) = layer(leaves[0], (leaves[1], leaves[2]) if given else None)
+    results, leaves = (output, hidden, cell), [*leaves[: 3 if given else 1], *layer.parameters()]
+    loss = sum(t.square().sum() for t, used in zip(results, use, strict=True) if used)
+    gradients = torch.autograd.grad(loss, leaves, create_graph=create_graph, allow_unused=True)
+    gradients = [g for g in gradients if g is not None]
+    if create_graph:
+        gradients += torch.autograd.grad(sum(g.square().sum() for g in gradients), leaves)
+    return [t.detach().cpu() for t in (*results, *gradients)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_layers": 2, "bidirectional": True, "batch_first": True},
+        {"bias": False, "use": (0, 0, 1)},
+        {"given": False, "use": (0, 1, 0)},
+        {"bidirectional": True, "create_graph": True, "steps": 2},
+        {"steps": 1},
+        {"proj_size": 2, "given": False},
+    ],
+    ids=" ".join,
+)
+def test_an_lstm_is_as_on_the_cpu(options):
+    torch.testing.assert_close(lstm(DEVICE, **options), lstm("cpu", **options), rtol=1e-4, atol=1e-5)
+
+
+def dots_of_an_lstm(steps):
+    layer = torch.nn.LSTM(3, 5).to(DEVICE)
+    output, _ = layer(torch.ones(steps, 2, 3, device=DEVICE))
+    output.backward(torch.ones_like(output))
+    found = torch_xla._XLAC._get_xla_tensors_hlo([output, *(p.grad for p in layer.parameters())])
+    return found.count(" dot(")
+
+
+@fails_on_stock
+def test_each_further_step_of_an_lstm_has_one_product_forward_and_one_backward():
+    assert dots_of_an_lstm(5) - dots_of_an_lstm(4) == 2
+
+
+@fails_on_stock
+def test_gradients_of_an_lstms_weights_are_summed_in_float32():
+    found, exact = lstm(DEVICE, torch.bfloat16, steps=16), lstm("cpu", torch.float64, steps=16)
+    errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, exact, strict=True)]
+    assert max(errors[6:8]) < 0.006
+
+
+def test_the_output_of_an_lstm_may_be_written_to():
+    layer, x = torch.nn.LSTM(3, 5).to(DEVICE), torch.ones(2, 2, 3, device=DEVICE)
+    output, (hidden, cell) = layer(x)
+    for result in (output, hidden, cell):
+        result.mul_(2)
+    (output.sum() + hidden.sum() + cell.sum()).backward()
+    written = layer.bias_hh_l0.grad.cpu()
+    layer.zero_grad()
+    output, (hidden, cell) = layer(x)
+    (2 * (output.sum() + hidden.sum() + cell.sum())).backward()
+    torch.testing.assert_close(layer.bias_hh_l0.grad.cpu(), written)

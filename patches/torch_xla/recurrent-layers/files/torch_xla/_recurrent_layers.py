@@ -1,10 +1,11 @@
-"""nn.GRU where torch_xla's scan does not reach, and packed sequences on XLA."""
+"""nn.GRU where torch_xla's scan does not reach, packed sequences on XLA, and the products of LSTM (``lstm.cpp``)."""
 
 import functools
 from collections.abc import Callable
 from typing import Optional, Union
 
 import torch
+from torch import _castoff as _torch_castoff
 from torch.nn.modules import rnn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -58,3 +59,5 @@ def install() -> None:
     _library.impl("_pack_padded_sequence", _castoff.untraced(_pack_padded_sequence), "AutogradXLA")
     if torch.nn.GRU is not rnn.GRU:  # since 2.8 torch_xla replaces it by one that scans
         torch.nn.GRU.forward = _with_torchs_own(torch.nn.GRU.forward)
+    if _torch_castoff.enabled("matmul-out-dtype"):
+        _castoff.install_kernels("recurrent-layers")
