@@ -9,12 +9,21 @@ from pathlib import Path
 
 import torch
 import torch_xla
+from expecttest import assert_expected_inline
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # castoff, which test environments do not have
 
 from castoff.formats.xla_text import parse_hlo, parse_ir
 
 __all__ = ["hlo", "ir", "normalize_hlo", "normalize_ir"]
+
+
+class Text(str):
+    """Text that a test states."""
+
+    def expect(self, text: str) -> None:
+        """``text`` is a literal, which ci/accept.sh writes anew."""
+        assert_expected_inline(self, text, skip=1)
 
 
 class _Numbers:
@@ -56,11 +65,11 @@ def _computation(instructions) -> str:
     return "".join(lines)
 
 
-def ir(*tensors: torch.Tensor) -> str:
+def ir(*tensors: torch.Tensor) -> Text:
     """The pending IR graph of ``tensors``, normalised."""
-    return normalize_ir(torch_xla._XLAC._get_xla_tensors_text(list(tensors)))
+    return Text(normalize_ir(torch_xla._XLAC._get_xla_tensors_text(list(tensors))))
 
 
-def hlo(*tensors: torch.Tensor) -> str:
+def hlo(*tensors: torch.Tensor) -> Text:
     """The HLO that the pending graph of ``tensors`` lowers to, normalised."""
-    return normalize_hlo(torch_xla._XLAC._get_xla_tensors_hlo(list(tensors)))
+    return Text(normalize_hlo(torch_xla._XLAC._get_xla_tensors_hlo(list(tensors))))

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from marks import fails_on_stock
 from other_process import forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adamw_bf16_wide_grads.py"
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,16 @@
 """``torch_xla.amp.autocast`` on CPU-XLA: patches/torch_xla/amp-on-cpu."""
 
-import os
 import warnings
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock
 from other_process import completed
+from tensors import DEVICE, bf16, f16, f32
 from torch_xla.amp import autocast
-
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def data(*shape, dtype=f32, seed=0):
@@ -90,9 +83,7 @@ def test_linear():
     with autocast(DEVICE):
         y = F.linear(x, w, b)
     assert y.dtype is bf16
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = f32[3] xla::device_data()
 %1 = bf16[3] xla::cast(%0)
 %2 = f32[3,5] xla::device_data()
@@ -102,11 +93,8 @@ def test_linear():
 %6 = bf16[4,5] xla::cast(%5)
 %7 = bf16[4,3] aten::addmm(%6, %4, %1)
 return %7
-""",
-    )
-    assert_expected_inline(
-        hlo(y),
-        """\
+""")
+    hlo(y).expect("""\
 %0 = f32[4,5] parameter(2)
 %1 = bf16[4,5] convert(%0)
 %2 = f32[3,5] parameter(1)
@@ -121,8 +109,7 @@ return %7
 %11 = bf16[4,3] broadcast(%10), dimensions={1}
 %12 = bf16[4,3] add(%5, %11)
 ROOT %13 = (bf16[4,3]) tuple(%12)
-""",
-    )
+""")
     expected = F.linear(*(t.cpu().bfloat16().double() for t in (x, w, b)))
     magnitude = F.linear(*(t.cpu().double().abs() for t in (x, w, b)))
     # one rounding of the product, one of the sum

@@ -3,10 +3,6 @@
 Most calls are those of torch's own tests, torch/testing/_internal/autocast_test_lists.py, in bfloat16 for float16.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import re
 from pathlib import Path
 
@@ -14,17 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
+from tensors import DEVICE, bf16, f16, f32
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils._pytree import tree_map
-
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 RIGHT_ON_STOCK = re.compile(
     r"addbmm|addmm|atan2|baddbmm|bmm|binary_cross.*|cdist|chain_matmul|conv(_tbc|(_transpose)?[123]d)|"
@@ -185,9 +176,7 @@ def test_ir():
     torch_xla.sync()
     with torch.autocast("xla"):
         results = x.exp(), x.sum(1), torch.addcmul(q, x, x), torch.mv(q, q[0])
-    assert_expected_inline(
-        ir(*results),
-        """\
+    ir(*results).expect("""\
 %0 = bf16[2,3] xla::device_data()
 %1 = f32[2,3] xla::cast(%0)
 %2 = f32[2,3] aten::exp(%1)
@@ -203,8 +192,7 @@ def test_ir():
 %12 = bf16[2,3] xla::cast(%7)
 %13 = bf16[2] aten::mm(%12, %11)
 return %2, %3, %8, %13
-""",
-    )
+""")
 
 
 @fails_on_stock

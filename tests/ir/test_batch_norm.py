@@ -1,21 +1,12 @@
 """The running variance and the backward in evaluation mode: patches/torch_xla/batch-norm."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import ends_the_process_on_stock, fails_on_stock, passes_on_stock
+from tensors import DEVICE, bf16, f32, f64
 
-DEVICE = torch_xla.device()
-bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
-ends_the_process_on_stock = pytest.mark.ends_the_process_on_stock
 nn = torch.nn
 
 
@@ -117,9 +108,7 @@ def test_ir_of_the_running_variance():
     x = data(8, 4).to(DEVICE)
     torch_xla.sync()
     layer(x)
-    assert_expected_inline(
-        ir(layer.running_var),
-        """\
+    ir(layer.running_var).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[] xla::device_data()
 %2 = f32[4] xla::device_data()
@@ -132,8 +121,7 @@ def test_ir_of_the_running_variance():
 %9 = f32[4] aten::sub(%8, %2, %1)
 %10 = f32[4] aten::add(%8, %9, %0)
 return %10
-""",
-    )
+""")
 
 
 # ---- evaluation mode
@@ -206,9 +194,7 @@ def test_ir_of_the_backward_in_evaluation_mode():
     x = data(2, 4, 3, 3).to(DEVICE).requires_grad_()
     torch_xla.sync()
     (grad,) = torch.autograd.grad(layer(x).sum(), x)
-    assert_expected_inline(
-        ir(grad),
-        """\
+    ir(grad).expect("""\
 %0 = f32[4] xla::device_data()
 %1 = f32[] prim::Constant()
 %2 = f32[] xla::device_data()
@@ -222,8 +208,7 @@ def test_ir_of_the_backward_in_evaluation_mode():
 %10 = f32[2,4,3,3] aten::expand(%9)
 %11 = f32[2,4,3,3] aten::mul(%10, %7)
 return %11
-""",
-    )
+""")
 
 
 @passes_on_stock
@@ -233,9 +218,7 @@ def test_evaluation_and_no_statistics_are_as_in_stock():
     torch_xla.sync()
     out = nn.functional.batch_norm(x, None, None, training=True)
     (grad,) = torch.autograd.grad(out.square().sum(), x)
-    assert_expected_inline(
-        ir(layer(x), out, grad),
-        """\
+    ir(layer(x), out, grad).expect("""\
 %0 = f32[4] xla::device_data()
 %1 = f32[4] xla::device_data()
 %2 = f32[4] xla::device_data()
@@ -263,5 +246,4 @@ def test_evaluation_and_no_statistics_are_as_in_stock():
 %24 = f32[2,4,3,3] aten::mul(%23, %20)
 %25 = (f32[2,4,3,3], f32[4], f32[4]) aten::native_batch_norm_backward(%24, %4, %16, %14.1, %14.3)
 return %5, %14, %25
-""",
-    )
+""")

@@ -4,26 +4,19 @@ Tests marked ``fails_on_stock`` state what the topic is for, those marked ``pass
 """
 
 import importlib
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.utils.checkpoint
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
+from tensors import DEVICE, bf16, f32
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 dropout = torch.nn.functional.dropout
-DEVICE = torch_xla.device()
-bf16, f32 = torch.bfloat16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def reentrant(function, *args, **options):
@@ -143,9 +136,7 @@ def test_ir_of_a_checkpointed_backward_pass():
     y = reentrant(lambda x, w: (x @ w).relu(), x, w)
     torch_xla.sync()
     y.sum().backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = s64[] prim::Constant()
 %1 = s64[] prim::Constant()
 %2 = f32[8,4] xla::device_data()
@@ -159,8 +150,7 @@ def test_ir_of_a_checkpointed_backward_pass():
 %10 = f32[8,4] aten::permute(%3)
 %11 = f32[8,4] aten::mm(%10, %9)
 return %11
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,21 +1,14 @@
 """Gradients of collectives: patches/torch_xla/collective-gradients."""
 
-import os
-
 import pytest
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import forked
 
 DEVICE = "xla"
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def leaf(*sizes):
@@ -51,16 +44,13 @@ def test_ir_of_a_gradient():
     torch_xla.sync()  # also the token of collectives before
     y = xm.reduce_scatter(xm.REDUCE_SUM, x, scale=0.5, scatter_dim=0, shard_count=1)
     (grad,) = torch.autograd.grad(y, x, torch.ones(4, device=DEVICE))
-    assert_expected_inline(
-        ir(grad),
-        """\
+    ir(grad).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[] prim::Constant()
 %2 = f32[4] aten::expand(%1)
 %3 = f32[4] aten::mul(%2, %0)
 return %3
-""",
-    )
+""")
 
 
 SEVERAL_RANKS = """

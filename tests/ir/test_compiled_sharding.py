@@ -1,14 +1,9 @@
 """Marks of sharding in compiled functions: patches/torch_xla/compiled-sharding."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 from expecttest import assert_expected_inline
+from marks import fails_on_stock
 from other_process import forked
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 START = """
 import torch, torch_xla

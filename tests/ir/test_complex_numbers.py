@@ -1,21 +1,16 @@
 """Complex numbers, and complex128 on its way to the CPU: patches/torch_xla/values."""
 
 import io
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
 import torch_xla.core.xla_model as xm
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 
-DEVICE = torch_xla.device()
 c64, c128 = torch.complex64, torch.complex128
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def numbers(*shape, dtype=c64):

@@ -4,11 +4,9 @@ import warnings
 
 import pytest
 import torch
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from tensors import DEVICE
 
-DEVICE = torch_xla.device()
 OPERATORS = {
     "cross": lambda x: torch.cross(x, x.flip(0), dim=1),
     "diag": torch.diag,
@@ -52,9 +50,7 @@ def test_the_graph_is_that_of_stock():
         warnings.simplefilter("always")
         torch.diag(x).sum().backward()
     assert not false_warnings(caught)
-    assert_expected_inline(
-        ir(x.grad),
-        """\
+    ir(x.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[2] aten::expand(%1)
@@ -62,8 +58,7 @@ def test_the_graph_is_that_of_stock():
 %4 = f32[2,2] aten::expand(%3)
 %5 = f32[2,2] xla::diagonal_view_update(%4, %2)
 return %5
-""",
-    )
+""")
 
 
 def reported():

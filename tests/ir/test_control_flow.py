@@ -3,26 +3,18 @@
 Tests marked ``fails_on_stock`` state what the topic is for, those marked ``passes_on_stock`` what it leaves alone.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch.utils.checkpoint
-import torch_xla
 import torch_xla.experimental.fori_loop as loops
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 from torch._higher_order_ops.while_loop import while_loop
 from torch_xla.experimental.scan import scan
 from torch_xla.experimental.scan_layers import scan_layers
 
-DEVICE = torch_xla.device()
 dropout = torch.nn.functional.dropout
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def data(value):
@@ -90,16 +82,13 @@ def test_random_numbers_of_a_body_differ_from_iteration_to_iteration():
 def test_ir_of_a_loop():
     c = data(5.0)
     _, x = while_loop(downwards, lambda i, x: (i - 1, x + c), (data(3), data(0.0)))
-    assert_expected_inline(
-        ir(x),
-        """\
+    ir(x).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[] prim::Constant()
 %2 = s64[] xla::device_data()
 %3 = (s64[], f32[], f32[]) xla::while_loop(%2, %1, %0)
 return %3
-""",
-    )
+""")
 
 
 @passes_on_stock

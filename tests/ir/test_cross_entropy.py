@@ -1,23 +1,15 @@
 """cross_entropy as one node, and its gradient as another: patches/torch_xla/cross-entropy."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
-from tensors import random
+from marks import fails_on_stock
+from tensors import DEVICE, bf16, f16, f32, f64, random
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-DEVICE = torch_xla.device()
 INF, NAN = float("inf"), float("nan")
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 SIZES = ((8, 5), (6, 1), (1, 7), (3, 5, 4), (2, 5, 3, 4), (2, 3, 2, 2, 3))
 
@@ -57,19 +49,14 @@ def test_ir():
     scores, target = random(4, 3, dtype=f32).to(DEVICE).requires_grad_(), torch.tensor([0, 2, 1, -100]).to(DEVICE)
     torch_xla.sync()
     loss = F.cross_entropy(scores, target)
-    assert_expected_inline(
-        ir(loss),
-        """\
+    ir(loss).expect("""\
 %0 = s64[4] xla::device_data()
 %1 = f32[4,3] xla::device_data()
 %2 = (f32[], f32[4,3], f32[3,4]) xla::cross_entropy(%1, %0)
 return %2
-""",
-    )
+""")
     loss.backward()
-    assert_expected_inline(
-        ir(scores.grad),
-        """\
+    ir(scores.grad).expect("""\
 %0 = s64[4] xla::device_data()
 %1 = f32[4,3] xla::device_data()
 %2 = (f32[], f32[4,3], f32[3,4]) xla::cross_entropy(%1, %0)
@@ -77,8 +64,7 @@ return %2
 %4 = f32[] aten::expand(%3)
 %5 = (f32[4,3]) xla::cross_entropy_backward(%4, %2.1, %0, %2.2)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock

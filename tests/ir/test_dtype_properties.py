@@ -13,19 +13,16 @@ import dataclasses
 import os
 import re
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from other_process import run_tests
+from tensors import DEVICE, bf16, f16, f32, f64
 
 INSIDE = "CASTOFF_PROPERTIES" in os.environ
-DEVICE = torch_xla.device()
 SIZE = 4  # every tensor is SIZE x SIZE
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 DTYPES = (bf16, f16, f32, f64)
 NAMES = {"bf16": bf16, "f16": f16, "f32": f32, "f64": f64}
 WIDENED = {bf16: f32, f16: f32}  # what out_dtype= and out= of matrix products accept

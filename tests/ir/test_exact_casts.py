@@ -1,11 +1,8 @@
 """Casts back to the dtype that a tensor was exactly widened from: patches/torch_xla/exact-casts."""
 
-import os
 import pickle
 import threading
 from pathlib import Path
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
@@ -13,18 +10,15 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import build_id, forked, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data, round_trips
+from tensors import DEVICE, bf16, f16, f32, f64
 
 HERE = Path(__file__).parent
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 f8s = [torch.float8_e5m2, torch.float8_e4m3fn]
 integers = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 small = [torch.bool, torch.uint8, torch.int8, torch.int16, f16, bf16, *f8s]
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def data(*shape, dtype=bf16):
@@ -40,37 +34,28 @@ def data(*shape, dtype=bf16):
 def test_there_and_back():
     _, x = data(4, 6)
     y = x.float().to(bf16)
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = bf16[4,6] xla::device_data()
 return %0
-""",
-    )
-    assert_expected_inline(
-        hlo(y),
-        """\
+""")
+    hlo(y).expect("""\
 %0 = bf16[4,6] parameter(0)
 ROOT %1 = (bf16[4,6]) tuple(%0)
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_across_views():
     cpu, x = data(4, 6)
     y = x.float().t().unsqueeze(1).expand(6, 2, 4)[1:5:2].to(bf16)
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = bf16[4,6] xla::device_data()
 %1 = bf16[6,4] aten::permute(%0)
 %2 = bf16[6,1,4] aten::view(%1)
 %3 = bf16[6,2,4] aten::expand(%2)
 %4 = bf16[2,2,4] xla::select(%3)
 return %4
-""",
-    )
+""")
     assert torch.equal(y.cpu(), cpu.t().unsqueeze(1).expand(6, 2, 4)[1:5:2])
 
 
@@ -135,14 +120,11 @@ def test_autocast():
 def test_a_chain_folds_as_far_as_it_is_exact():
     _, x = data(4, dtype=f32)
     y = x.bfloat16().float().double().bfloat16()
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = f32[4] xla::device_data()
 %1 = bf16[4] xla::cast(%0)
 return %1
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,26 +1,18 @@
 """Products of exactly widened tensors as products of the narrow ones: patches/torch_xla/exact-dots."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import forked, run, run_tests
 from small_transformer import casts
-from tensors import random
+from tensors import DEVICE, bf16, f16, f32, f64, random, s8, s32
 from torch.nn import functional as F
 
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-s8, s32 = torch.int8, torch.int32
 WIDE = {bf16: f32, f16: f32, s8: s32}
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 each_dtype = pytest.mark.parametrize("dtype", WIDE, ids=str)
 
 
@@ -50,32 +42,24 @@ def is_native(*tensors):
 def test_matmul():
     _, (x, w) = factors((4, 6), (6, 5))
     y = x.float() @ w.float()
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = bf16[6,5] xla::device_data()
 %1 = bf16[4,6] xla::device_data()
 %2 = f32[4,5] xla::dot_general(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(y),
-        """\
+""")
+    hlo(y).expect("""\
 %0 = bf16[4,6] parameter(1)
 %1 = bf16[6,5] parameter(0)
 %2 = f32[4,5] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 ROOT %3 = (f32[4,5]) tuple(%2)
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_linear():
     _, (x, w) = factors((2, 4, 6), (5, 6))
-    assert_expected_inline(
-        ir(F.linear(x.float(), w.float())),
-        """\
+    ir(F.linear(x.float(), w.float())).expect("""\
 %0 = bf16[5,6] xla::device_data()
 %1 = bf16[6,5] aten::permute(%0)
 %2 = bf16[2,4,6] xla::device_data()
@@ -83,17 +67,14 @@ def test_linear():
 %4 = f32[8,5] xla::dot_general(%3, %1)
 %5 = f32[2,4,5] aten::view(%4)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_linear_with_a_bias():
     _, (x, w) = factors((4, 6), (5, 6))
     _, b = data(5, dtype=f32, seed=2)
-    assert_expected_inline(
-        ir(F.linear(x.float(), w.float(), b)),
-        """\
+    ir(F.linear(x.float(), w.float(), b)).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[5] xla::device_data()
 %2 = bf16[5,6] xla::device_data()
@@ -102,8 +83,7 @@ def test_linear_with_a_bias():
 %5 = f32[4,5] xla::dot_general(%4, %3)
 %6 = f32[4,5] aten::add(%5, %1, %0)
 return %6
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -114,9 +94,7 @@ def test_backward():
     w.requires_grad_()
     y = F.linear(x.float(), w.float()).to(bf16)
     y.backward(data(4, 5, seed=2)[1])
-    assert_expected_inline(
-        ir(y, x.grad, w.grad),
-        """\
+    ir(y, x.grad, w.grad).expect("""\
 %0 = bf16[5,6] xla::device_data()
 %1 = bf16[6,5] aten::permute(%0)
 %2 = bf16[4,6] xla::device_data()
@@ -132,8 +110,7 @@ def test_backward():
 %12 = f32[5,6] aten::permute(%11)
 %13 = bf16[5,6] xla::cast(%12)
 return %4, %9, %13
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -141,15 +118,12 @@ def test_int8():
     """Stock computes products of integers on the host."""
     cpu, (x, w) = factors((4, 6), (6, 5), dtype=s8)
     y = x.int() @ w.int()
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = s8[6,5] xla::device_data()
 %1 = s8[4,6] xla::device_data()
 %2 = s32[4,5] xla::dot_general(%1, %0)
 return %2
-""",
-    )
+""")
     assert torch.equal(y.cpu(), cpu[0].int() @ cpu[1].int())
 
 
@@ -327,9 +301,7 @@ def test_convolution():
     w.requires_grad_()
     y = F.conv2d(x.float(), w.float()).to(bf16)
     y.backward(data(2, 6, 7, 7, seed=2)[1])
-    assert_expected_inline(
-        ir(y, x.grad, w.grad),
-        """\
+    ir(y, x.grad, w.grad).expect("""\
 %0 = bf16[6,4,3,3] xla::device_data()
 %1 = bf16[2,4,9,9] xla::device_data()
 %2 = f32[2,6,7,7] xla::convolution(%1, %0)
@@ -340,8 +312,7 @@ def test_convolution():
 %7 = f32[6,4,3,3] xla::convolution(%1, %4)
 %8 = bf16[6,4,3,3] xla::cast(%7)
 return %3, %6, %8
-""",
-    )
+""")
 
 
 @fails_on_stock

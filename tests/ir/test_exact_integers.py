@@ -1,21 +1,15 @@
 """Quotients of integers: patches/torch_xla/exact-integers."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 
-DEVICE = torch_xla.device()
 i64, i32, i16, i8, u8 = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 
-fails_on_stock = pytest.mark.fails_on_stock
 fails_on_later_stock = pytest.mark.fails_on_stock("2.9", "2.8", "2.7", "2.6")  # 2.1 hands powers to the CPU
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def integers(dtype):
@@ -165,15 +159,12 @@ def test_powers_of_two_dtypes():
 def test_ir_of_a_small_power():
     x = torch.tensor([7]).to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(x**5),
-        """\
+    ir(x**5).expect("""\
 %0 = s64[] prim::Constant()
 %1 = s64[1] xla::device_data()
 %2 = s64[1] aten::pow(%1, %0)
 return %2
-""",
-    )
+""")
 
 
 @fails_on_later_stock
@@ -189,9 +180,7 @@ def test_negative_powers_are_refused():
 def test_ir_of_a_quotient():
     x = torch.tensor([7], dtype=i32).to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(x // 3),
-        """\
+    ir(x // 3).expect("""\
 %0 = s32[] prim::Constant()
 %1 = s64[] prim::Constant()
 %2 = s32[] xla::device_data()
@@ -206,5 +195,4 @@ def test_ir_of_a_quotient():
 %11 = pred[1] aten::lt(%10, %1)
 %12 = s32[1] aten::add(%8, %11, %0)
 return %12
-""",
-    )
+""")

@@ -4,22 +4,17 @@ Tests marked ``fails_on_stock`` state what the topic is for, those marked ``pass
 """
 
 import inspect
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-DEVICE = torch_xla.device()
 OPTIMIZERS = [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad]
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 all_optimizers = pytest.mark.parametrize("make", OPTIMIZERS, ids=lambda make: make.__name__)
 
 
@@ -69,16 +64,13 @@ def test_ir_of_a_fused_step():
     w = torch.ones(4).to(DEVICE).requires_grad_()
     w.grad = torch.full((4,), 2.0).to(DEVICE)
     torch.optim.SGD([w], lr=0.1, fused=True).step()
-    assert_expected_inline(
-        ir(w),
-        """\
+    ir(w).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[4] xla::device_data()
 %2 = f32[4] xla::device_data()
 %3 = f32[4] aten::add(%2, %1, %0)
 return %3
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,20 +1,11 @@
 """What ``Tensor.grad_dtype`` does to a graph: patches/torch/grad-dtype. The engine's casts are in it, or are not."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
-
-DEVICE = torch_xla.device()
-bf16, f32 = torch.bfloat16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE, bf16, f32
 
 
 class Product(torch.autograd.Function):
@@ -45,33 +36,27 @@ def data(dtype):
 def test_without_one_the_engine_casts():
     w = leaf(bf16)
     Product.apply(w, data(f32)).backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[4,6] xla::device_data()
 %3 = f32[4,6] aten::mul(%2, %1)
 %4 = bf16[4,6] xla::cast(%3)
 return %4
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_a_wide_gradient_arrives_as_it_is():
     w = leaf(bf16, grad_dtype=f32)
     Product.apply(w, data(f32)).backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[4,6] xla::device_data()
 %3 = f32[4,6] aten::mul(%2, %1)
 return %3
-""",
-    )
+""")
     assert w.grad.cpu().eq(1 + 2**-10).all()
 
 
@@ -82,9 +67,7 @@ def test_micro_batches_are_added_in_it():
     Product.apply(w, x).backward()
     torch_xla.sync()
     Product.apply(w, x).backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] prim::Constant()
 %2 = f32[] aten::expand(%1)
@@ -93,8 +76,7 @@ def test_micro_batches_are_added_in_it():
 %5 = f32[4,6] xla::device_data()
 %6 = f32[4,6] aten::add(%5, %4, %0)
 return %6
-""",
-    )
+""")
     assert w.grad.cpu().eq(2 + 2**-9).all()
 
 
@@ -102,17 +84,14 @@ return %6
 def test_a_narrow_one_is_one_cast():
     w = leaf(f32, grad_dtype=bf16)
     Product.apply(w, data(f32)).backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[4,6] xla::device_data()
 %3 = f32[4,6] aten::mul(%2, %1)
 %4 = bf16[4,6] xla::cast(%3)
 return %4
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -120,9 +99,7 @@ return %4
 def test_none_takes_what_comes():
     w = leaf(f32, grad_dtype=None)
     Product.apply(w, data(bf16)).backward()
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = bf16[] aten::expand(%0)
 %2 = f32[] xla::cast(%1)
@@ -131,5 +108,4 @@ def test_none_takes_what_comes():
 %5 = f32[4,6] aten::mul(%4, %2)
 %6 = bf16[4,6] xla::cast(%5)
 return %6
-""",
-    )
+""")

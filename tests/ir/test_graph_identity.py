@@ -10,22 +10,17 @@ import shutil
 import subprocess
 import sys
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
 import torch_xla.debug.metrics as met
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
+from tensors import DEVICE
 from torch.nn import functional
 
-DEVICE = torch_xla.device()
 HAS_FRONTEND_ATTRIBUTES = "arg7" in (getattr(torch_xla._XLAC, "_xla_custom_call", None).__doc__ or "")
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def compilations():
@@ -409,16 +404,13 @@ def test_pixel_shuffle():
 @fails_on_stock
 def test_pixel_shuffle_is_views():
     x = torch.ones(1, 9, 2, 2).to(DEVICE)
-    assert_expected_inline(
-        ir(functional.pixel_shuffle(x, 1)),
-        """\
+    ir(functional.pixel_shuffle(x, 1)).expect("""\
 %0 = f32[1,9,2,2] xla::device_data()
 %1 = f32[1,9,1,1,2,2] aten::view(%0)
 %2 = f32[1,9,2,1,2,1] aten::permute(%1)
 %3 = f32[1,9,2,2] aten::view(%2)
 return %3
-""",
-    )
+""")
 
 
 def test_pixel_shuffle_is_a_copy():

@@ -1,23 +1,16 @@
 """grouped_mm on XLA: patches/torch_xla/grouped-products. On stock wheels its calls end the process."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock
 from other_process import forked
+from tensors import DEVICE, bf16, f16, f32
 from torch_xla.debug import metrics
 
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
 ENDS = [0, 3, 3, 8]
 
 ends_the_process_on_stock = pytest.mark.ends_the_process_on_stock("2.9")
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def operands(kind, dtype=f32):
@@ -123,9 +116,7 @@ def test_what_is_refused(shapes, offs, said):
 @fails_on_stock
 def test_ir():
     a, b = (t.to(DEVICE) for t in operands("2 3", bf16))
-    assert_expected_inline(
-        ir(torch._grouped_mm(a, b, offs=ends_of("2 3"))),
-        """\
+    ir(torch._grouped_mm(a, b, offs=ends_of("2 3"))).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = bf16[] aten::expand(%0)
 %2 = bf16[4,8,6] aten::expand(%1)
@@ -154,8 +145,7 @@ def test_ir():
 %25 = bf16[4,8,6] aten::where(%24, %11, %2)
 %26 = bf16[8,6] aten::sum(%25)
 return %26
-""",
-    )
+""")
 
 
 PROGRAM = """

@@ -1,22 +1,16 @@
 """histc and bincount on the device: patches/torch_xla/histograms."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock
+from tensors import DEVICE
 from torch_xla.debug import metrics
 
-DEVICE = torch_xla.device()
 INF, NAN = float("inf"), float("nan")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def fetched(tensors):
@@ -115,9 +109,7 @@ def test_refused():
 def test_ir_of_counts():
     x = torch.tensor([0, 1, 1], dtype=torch.int32).to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(torch.histc(x, bins=2, min=0, max=1)),
-        """\
+    ir(torch.histc(x, bins=2, min=0, max=1)).expect("""\
 %0 = s32[] prim::Constant()
 %1 = s32[3] aten::expand(%0)
 %2 = s32[] prim::Constant()
@@ -167,5 +159,4 @@ def test_ir_of_counts():
 %46 = s32[3] aten::scatter_add(%45, %43, %1)
 %47 = s32[2] xla::select(%46)
 return %47
-""",
-    )
+""")

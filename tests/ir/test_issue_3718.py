@@ -5,26 +5,20 @@ Stock 2.6 and 2.9 are right where the change comes before the graph; those tests
 patches/torch/data-setter is needed: ``fails_on_stock``.
 """
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
+from tensors import DEVICE, bf16, f32, f64
 
-DEVICE = torch_xla.device()
-bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
 fails_on_stock_2_1 = pytest.mark.fails_on_stock("2.1")
-passes_on_stock = pytest.mark.passes_on_stock
 
 _NODE = re.compile(r"^\s*%(\d+) = (\([^()]*\)|\S+) ([\w:]+)\(([^)]*)\)")
 _ELEMENT = re.compile(r"(\w+)\[")
@@ -162,9 +156,7 @@ def test_forward_and_backward_in_one_graph(x):
     module = cast_after_init()
     torch_xla.sync()
     torch.nn.functional.leaky_relu(module(x)).sum().backward()
-    assert_expected_inline(
-        ir(module.weight.grad),
-        """\
+    ir(module.weight.grad).expect("""\
 %0 = f64[] xla::device_data()
 %1 = bf16[66,44] xla::device_data()
 %2 = bf16[44,66] aten::permute(%1)
@@ -178,8 +170,7 @@ def test_forward_and_backward_in_one_graph(x):
 %10 = bf16[44,66] aten::mm(%9, %8)
 %11 = bf16[66,44] aten::permute(%10)
 return %11
-""",
-    )
+""")
 
 
 @fails_on_stock_2_1
@@ -193,9 +184,7 @@ def test_three_graphs(x):
     assert "f32" not in ir(loss)
     torch_xla.sync()
     loss.backward()
-    assert_expected_inline(
-        ir(module.weight.grad),
-        """\
+    ir(module.weight.grad).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = bf16[] aten::expand(%0)
 %2 = bf16[22,66] aten::expand(%1)
@@ -204,8 +193,7 @@ def test_three_graphs(x):
 %5 = bf16[44,66] aten::mm(%4, %2)
 %6 = bf16[66,44] aten::permute(%5)
 return %6
-""",
-    )
+""")
     torch_xla.sync()
     assert module.weight.grad.dtype == bf16
     torch.testing.assert_close(module.weight.grad.cpu(), x.cpu().float().sum(0).expand(66, 44).to(bf16))
@@ -325,9 +313,7 @@ def test_amp_casts_the_weight_gradient_to_the_weights_dtype():
     assert casts(output) == {("f32", "bf16"): 2}  # the weight and x
     torch_xla.sync()
     output.sum().backward()
-    assert_expected_inline(
-        ir(module.weight.grad),
-        """\
+    ir(module.weight.grad).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = bf16[] aten::expand(%0)
 %2 = bf16[22,66] aten::expand(%1)
@@ -337,8 +323,7 @@ def test_amp_casts_the_weight_gradient_to_the_weights_dtype():
 %6 = bf16[66,44] aten::permute(%5)
 %7 = f32[66,44] xla::cast(%6)
 return %7
-""",
-    )
+""")
     assert module.weight.dtype == module.weight.grad.dtype == f32
 
 
@@ -360,22 +345,17 @@ def test_clone_times_a_wider_tensor():
     """mul promotes, so the engine casts once, where the gradient enters the clone: the leaf is f32."""
     narrow, wide = device_data(3).requires_grad_(), device_data(3, dtype=f64).requires_grad_()
     loss = (narrow.clone() * wide).sum()
-    assert_expected_inline(
-        ir(loss),
-        """\
+    ir(loss).expect("""\
 %0 = f64[3] xla::device_data()
 %1 = f32[3] xla::device_data()
 %2 = f64[3] xla::cast(%1)
 %3 = f64[3] aten::mul(%2, %0)
 %4 = f64[] aten::sum(%3)
 return %4
-""",
-    )
+""")
     torch_xla.sync()
     loss.backward()
-    assert_expected_inline(
-        ir(narrow.grad),
-        """\
+    ir(narrow.grad).expect("""\
 %0 = f64[3] xla::device_data()
 %1 = f64[] prim::Constant()
 %2 = f64[] aten::expand(%1)
@@ -383,11 +363,8 @@ return %4
 %4 = f64[3] aten::mul(%3, %0)
 %5 = f32[3] xla::cast(%4)
 return %5
-""",
-    )
-    assert_expected_inline(
-        ir(wide.grad),
-        """\
+""")
+    ir(wide.grad).expect("""\
 %0 = f32[3] xla::device_data()
 %1 = f64[3] xla::cast(%0)
 %2 = f64[] prim::Constant()
@@ -395,8 +372,7 @@ return %5
 %4 = f64[3] aten::expand(%3)
 %5 = f64[3] aten::mul(%4, %1)
 return %5
-""",
-    )
+""")
     assert (narrow.grad.dtype, wide.grad.dtype) == (f32, f64)
 
 
@@ -411,15 +387,12 @@ def test_embedding(built):
     torch_xla.sync()
     output = module(index)
     assert output.dtype == bf16
-    assert_expected_inline(
-        ir(output),
-        """\
+    ir(output).expect("""\
 %0 = s64[2] xla::device_data()
 %1 = bf16[16,4] xla::device_data()
 %2 = bf16[2,4] aten::index_select(%1, %0)
 return %2
-""",
-    )
+""")
     torch_xla.sync()
     output.sum().backward()
     assert module.weight.grad.dtype == bf16
@@ -509,9 +482,7 @@ def test_live_graph_delivers_the_gradient_in_the_new_dtype(make):
     torch_xla.sync()
     loss.backward()
     assert weight.dtype == weight.grad.dtype == bf16
-    assert_expected_inline(
-        ir(weight.grad),
-        """\
+    ir(weight.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[22,66] aten::expand(%1)
@@ -521,8 +492,7 @@ def test_live_graph_delivers_the_gradient_in_the_new_dtype(make):
 %6 = f32[66,44] aten::permute(%5)
 %7 = bf16[66,44] xla::cast(%6)
 return %7
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,21 +1,18 @@
 """In-place operators without a second run on meta tensors: patches/torch_xla/lean-functionalization."""
 
 import itertools
-import os
 import re
 import sys
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 from torch.nn import functional
 from torch_xla.debug import metrics
 
-DEVICE = torch_xla.device()
 f32, bf16, f64, i32, i64, b, c64 = (
     torch.float32,
     torch.bfloat16,
@@ -25,8 +22,6 @@ f32, bf16, f64, i32, i64, b, c64 = (
     torch.bool,
     torch.complex64,
 )
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def numbers(shape, dtype, at=0):
@@ -194,13 +189,10 @@ def test_a_refusal_leaves_no_node():
     x = numbers((1, 3), f32).to(DEVICE)
     with pytest.raises(RuntimeError):
         x.expand(2, 3).add_(1)
-    assert_expected_inline(
-        ir(x),
-        """\
+    ir(x).expect("""\
 %0 = f32[1,3] xla::device_data()
 return %0
-""",
-    )
+""")
 
 
 @passes_on_stock
@@ -244,9 +236,7 @@ def test_the_ir():
     x.mul_(0.5).add_(y, alpha=2).addcmul_(y, y, value=3).clamp_(min=0, max=1).relu_()
     x.t()[0].sub_(1)
     count.add_(1)
-    assert_expected_inline(
-        ir(x, count),
-        """\
+    ir(x, count).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] prim::Constant()
 %2 = f32[] prim::Constant()
@@ -274,8 +264,7 @@ def test_the_ir():
 %24 = s64[] prim::Constant()
 %25 = s64[] aten::add(%24, %23, %22)
 return %21, %25
-""",
-    )
+""")
 
 
 @passes_on_stock

@@ -1,21 +1,15 @@
 """Linear algebra that stays on the device: patches/torch_xla/on-device."""
 
 import importlib
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
 from lowered import on_the_device, with_gradient
+from marks import fails_on_stock
 from other_process import completed
-
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
+from tensors import DEVICE
 
 
 def matrices(*shape, dtype=torch.float32):
@@ -231,14 +225,11 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once():
 def test_a_decomposition_is_one_operation():
     x = A.to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(torch.linalg.lu_factor_ex(x).LU),
-        """\
+    ir(torch.linalg.lu_factor_ex(x).LU).expect("""\
 %0 = f32[2,5,5] xla::device_data()
 %1 = (f32[2,5,5], s32[2,5], s32[2]) xla::linalg_lu_factor_ex(%0)
 return %1
-""",
-    )
+""")
 
 
 @pytest.mark.passes_on_stock

@@ -3,22 +3,14 @@
 Tests marked ``fails_on_stock`` state what the topic is for, those marked ``passes_on_stock`` what it leaves alone.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 from torch.utils.data import DataLoader
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 quiet = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # stock's thread
 
 
@@ -77,17 +69,14 @@ def test_ir_of_what_was_read():
     with pytest.raises(ValueError, match="item 1"):
         for batch in MpDeviceLoader(DataLoader(Items(1)), DEVICE, batches_per_execution=4):
             total = total + batch
-    assert_expected_inline(
-        ir(total),
-        """\
+    ir(total).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[1,2] xla::device_data()
 %2 = f32[] prim::Constant()
 %3 = f32[1,2] aten::expand(%2)
 %4 = f32[1,2] aten::add(%3, %1, %0)
 return %4
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,22 +1,16 @@
 """make_fx of functions of XLA tensors: patches/torch_xla/make-fx."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock
+from tensors import DEVICE
 from torch.fx.experimental.proxy_tensor import make_fx
 
-DEVICE = torch_xla.device()
 X = torch.arange(9.0).view(3, 3) / 7
 OTHER = X.flip(0) - 0.5
 WEIGHT = (X + 1).t().contiguous()
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def written_in_part(x):
@@ -61,16 +55,13 @@ def test_the_graph_computes_the_function_of_its_argument(function):
 def test_the_graph_has_the_argument():
     graph = make_fx(lambda x: x.t() * 2)(X.to(DEVICE))
     torch_xla.sync()
-    assert_expected_inline(
-        ir(graph(OTHER.to(DEVICE))),
-        """\
+    ir(graph(OTHER.to(DEVICE))).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[3,3] xla::device_data()
 %2 = f32[3,3] aten::permute(%1)
 %3 = f32[3,3] aten::mul(%2, %0)
 return %3
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -2,27 +2,18 @@
 
 import copy
 import itertools
-import os
 import pickle
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch_xla
 from distributed_checkpoint import ALONE
-from expecttest import assert_expected_inline
 from ir_text import ir
-from tensors import random
+from marks import fails_on_stock
+from tensors import DEVICE, bf16, f16, f32, random
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch_xla.experimental.distributed_checkpoint import prime_optimizer
-
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 OPTIMIZERS = {
     name: getattr(torch.optim, name)
@@ -135,9 +126,7 @@ def test_the_graph_of_a_step():
     w.grad = random(4, 2, dtype=f32).to(DEVICE)
     torch_xla.sync()
     optimizer.step()
-    assert_expected_inline(
-        ir(w),
-        """\
+    ir(w).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[] prim::Constant()
 %2 = f32[4,2] xla::device_data()
@@ -149,8 +138,7 @@ def test_the_graph_of_a_step():
 %8 = f32[4,2] aten::add(%7, %6, %0)
 %9 = bf16[4,2] xla::cast(%8)
 return %9
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -8,31 +8,19 @@ import importlib
 import os
 import sys
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
 from expecttest import assert_expected_inline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked, run_tests
+from tensors import DEVICE, bf16, f16, f32, f64, s8, s32
 
 FUNCTIONALIZED = os.environ.get("XLA_DISABLE_FUNCTIONALIZATION", "0") != "1"
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64, s8, s32 = (
-    torch.bfloat16,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.int32,
-)
 WIDE = {bf16: f32, f16: f32, s8: s32}
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 HAS_OUT_DTYPE = hasattr(torch.ops.aten.mm, "dtype")
 has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 narrow_dtypes = pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: str(dtype).split(".")[1])
@@ -82,26 +70,20 @@ def test_issue_7160_as_reported():
     out = zeros(512, 512)
     result = torch.matmul(q.t(), k, out=out)
     assert result is out
-    assert_expected_inline(
-        ir(out),
-        """\
+    ir(out).expect("""\
 %0 = bf16[128,512] xla::device_data()
 %1 = bf16[128,512] xla::device_data()
 %2 = bf16[512,128] aten::permute(%1)
 %3 = f32[512,512] xla::dot_general(%2, %0)
 return %3
-""",
-    )
-    assert_expected_inline(
-        hlo(out),
-        """\
+""")
+    hlo(out).expect("""\
 %0 = bf16[128,512] parameter(1)
 %1 = bf16[512,128] transpose(%0), dimensions={1,0}
 %2 = bf16[128,512] parameter(0)
 %3 = f32[512,512] dot(%1, %2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 ROOT %4 = (f32[512,512]) tuple(%3)
-""",
-    )
+""")
     check(out, q_cpu.double().t() @ k_cpu.double())
 
 
@@ -111,24 +93,18 @@ def test_mm_out_dtype():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
     product = torch.mm(xa, xb, out_dtype=f32)
     assert product.dtype == f32
-    assert_expected_inline(
-        ir(product),
-        """\
+    ir(product).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = f32[4,6] xla::dot_general(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(product),
-        """\
+""")
+    hlo(product).expect("""\
 %0 = bf16[4,8] parameter(1)
 %1 = bf16[8,6] parameter(0)
 %2 = f32[4,6] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 ROOT %3 = (f32[4,6]) tuple(%2)
-""",
-    )
+""")
     check(product, a.double() @ b.double())
 
 
@@ -137,24 +113,18 @@ ROOT %3 = (f32[4,6]) tuple(%2)
 def test_bmm_out_dtype():
     (a, xa), (b, xb) = data(3, 4, 8, seed=1), data(3, 8, 6, seed=2)
     product = torch.bmm(xa, xb, out_dtype=f32)
-    assert_expected_inline(
-        ir(product),
-        """\
+    ir(product).expect("""\
 %0 = bf16[3,8,6] xla::device_data()
 %1 = bf16[3,4,8] xla::device_data()
 %2 = f32[3,4,6] xla::dot_general(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(product),
-        """\
+""")
+    hlo(product).expect("""\
 %0 = bf16[3,4,8] parameter(1)
 %1 = bf16[3,8,6] parameter(0)
 %2 = f32[3,4,6] dot(%0, %1), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
 ROOT %3 = (f32[3,4,6]) tuple(%2)
-""",
-    )
+""")
     check(product, a.double() @ b.double())
 
 
@@ -163,9 +133,7 @@ ROOT %3 = (f32[3,4,6]) tuple(%2)
 def test_addmm_out_dtype():
     (c, xc), (a, xa), (b, xb) = data(6, dtype=f32), data(4, 8, seed=1), data(8, 6, seed=2)
     result = torch.addmm(xc, xa, xb, out_dtype=f32)
-    assert_expected_inline(
-        ir(result),
-        """\
+    ir(result).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[6] xla::device_data()
 %2 = bf16[8,6] xla::device_data()
@@ -173,11 +141,8 @@ def test_addmm_out_dtype():
 %4 = f32[4,6] xla::dot_general(%3, %2)
 %5 = f32[4,6] aten::add(%4, %1, %0)
 return %5
-""",
-    )
-    assert_expected_inline(
-        hlo(result),
-        """\
+""")
+    hlo(result).expect("""\
 %0 = bf16[4,8] parameter(2)
 %1 = bf16[8,6] parameter(1)
 %2 = f32[4,6] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
@@ -188,8 +153,7 @@ return %5
 %7 = f32[4,6] broadcast(%6), dimensions={1}
 %8 = f32[4,6] add(%2, %7)
 ROOT %9 = (f32[4,6]) tuple(%8)
-""",
-    )
+""")
     check(result, c.double() + a.double() @ b.double())
 
 
@@ -198,9 +162,7 @@ ROOT %9 = (f32[4,6]) tuple(%8)
 def test_addmm_out_dtype_with_alpha_and_beta():
     (c, xc), (a, xa), (b, xb) = data(4, 6, dtype=f32), data(4, 8, seed=1), data(8, 6, seed=2)
     result = torch.addmm(xc, xa, xb, out_dtype=f32, beta=2, alpha=0.5)
-    assert_expected_inline(
-        ir(result),
-        """\
+    ir(result).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] xla::device_data()
 %2 = f32[4,6] xla::device_data()
@@ -212,8 +174,7 @@ def test_addmm_out_dtype_with_alpha_and_beta():
 %8 = f32[4,6] aten::mul(%7, %4)
 %9 = f32[4,6] aten::add(%8, %3, %0)
 return %9
-""",
-    )
+""")
     assert "convert" not in hlo(result)
     check(result, 2 * c.double() + 0.5 * (a.double() @ b.double()))
 
@@ -227,9 +188,7 @@ def test_baddbmm_out_dtype():
         data(3, 8, 6, seed=2),
     )
     result = torch.baddbmm(xc, xa, xb, out_dtype=f32, alpha=3)
-    assert_expected_inline(
-        ir(result),
-        """\
+    ir(result).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[1,6] xla::device_data()
 %2 = f32[] xla::device_data()
@@ -239,8 +198,7 @@ def test_baddbmm_out_dtype():
 %6 = f32[3,4,6] aten::mul(%5, %2)
 %7 = f32[3,4,6] aten::add(%6, %1, %0)
 return %7
-""",
-    )
+""")
     assert "convert" not in hlo(result)
     check(result, c.double() + 3 * (a.double() @ b.double()))
 
@@ -250,9 +208,7 @@ return %7
 def test_out_dtype_with_self_in_the_operands_dtype_widens_self_only():
     (c, xc), (a, xa), (b, xb) = data(6), data(4, 8, seed=1), data(8, 6, seed=2)
     result = torch.addmm(xc, xa, xb, out_dtype=f32)
-    assert_expected_inline(
-        ir(result),
-        """\
+    ir(result).expect("""\
 %0 = f32[] prim::Constant()
 %1 = bf16[6] xla::device_data()
 %2 = f32[6] xla::cast(%1)
@@ -261,8 +217,7 @@ def test_out_dtype_with_self_in_the_operands_dtype_widens_self_only():
 %5 = f32[4,6] xla::dot_general(%4, %3)
 %6 = f32[4,6] aten::add(%5, %2, %0)
 return %6
-""",
-    )
+""")
     check(result, c.double() + a.double() @ b.double())
 
 
@@ -274,9 +229,7 @@ def test_accumulate_into_out():
         data(8, 6, seed=2),
     )
     torch.addmm(xc, xa, xb, out=xc)
-    assert_expected_inline(
-        ir(xc),
-        """\
+    ir(xc).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[4,6] xla::device_data()
 %2 = bf16[8,6] xla::device_data()
@@ -284,8 +237,7 @@ def test_accumulate_into_out():
 %4 = f32[4,6] xla::dot_general(%3, %2)
 %5 = f32[4,6] aten::add(%4, %1, %0)
 return %5
-""",
-    )
+""")
     torch.addmm(xc, xa, xb, out=xc)
     check(xc, c.double() + 2 * (a.double() @ b.double()))
 
@@ -423,16 +375,13 @@ def test_transposed_view_as_out():
     (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
     whole = zeros(6, 4)
     torch.mm(xa, xb, out=whole.t())
-    assert_expected_inline(
-        ir(whole),
-        """\
+    ir(whole).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = f32[4,6] xla::dot_general(%1, %0)
 %3 = f32[6,4] aten::permute(%2)
 return %3
-""",
-    )
+""")
     check(whole, (a.double() @ b.double()).t())
 
 
@@ -745,26 +694,20 @@ def test_out_must_have_out_dtype():
 def test_explicit_cast_of_a_product_keeps_its_rounding():
     (_, xa), (_, xb) = data(64, 128, seed=1), data(128, 32, seed=2)
     product = (xa @ xb).float()
-    assert_expected_inline(
-        ir(product),
-        """\
+    ir(product).expect("""\
 %0 = bf16[128,32] xla::device_data()
 %1 = bf16[64,128] xla::device_data()
 %2 = bf16[64,32] aten::mm(%1, %0)
 %3 = f32[64,32] xla::cast(%2)
 return %3
-""",
-    )
-    assert_expected_inline(
-        hlo(product),
-        """\
+""")
+    hlo(product).expect("""\
 %0 = bf16[64,128] parameter(1)
 %1 = bf16[128,32] parameter(0)
 %2 = bf16[64,32] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 %3 = f32[64,32] convert(%2)
 ROOT %4 = (f32[64,32]) tuple(%3)
-""",
-    )
+""")
 
 
 @passes_on_stock
@@ -874,16 +817,13 @@ def test_torch_func_functionalize_of_cpu_tensors_is_left_to_torch():
 @pytest.mark.skipif(FUNCTIONALIZED, reason="stock torch_xla refuses to nest functionalization")
 def test_torch_func_functionalize_of_xla_tensors_is_left_to_torch():
     (_, xa), (_, xb) = data(4, 8), data(8, 6)
-    assert_expected_inline(
-        ir(torch.func.functionalize(into_out)(xa, xb)),
-        """\
+    ir(torch.func.functionalize(into_out)(xa, xb)).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = bf16[4,6] aten::mm(%1, %0)
 %3 = f32[4,6] xla::cast(%2)
 return %3
-""",
-    )
+""")
 
 
 @passes_on_stock

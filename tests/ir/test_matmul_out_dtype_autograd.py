@@ -4,26 +4,18 @@ The cotangent stays as wide as the product: it meets the narrow factor in one do
 rounded once, if at all, to what the factor's grad_dtype says.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import forked
-from tensors import leaf, random
+from tensors import DEVICE, bf16, f16, f32, leaf, random, s8, s32
 from torch.autograd import forward_ad
 from torch_xla.core import xla_model as xm
 
-DEVICE = torch_xla.device()
-bf16, f16, f32, s8, s32 = torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.int32
 ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtype, relative
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 narrow_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=("bf16", "f16"))
 
@@ -66,36 +58,27 @@ def reference(name, cpu):
 def test_gradients_of_mm_are_one_dot_each_and_one_rounding():
     a, b, g = leaf(random(4, 8)), leaf(random(8, 6)), random(4, 6, dtype=f32).to(DEVICE)
     torch.mm(a, b, out_dtype=f32).backward(g)
-    assert_expected_inline(
-        ir(a.grad),
-        """\
+    ir(a.grad).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = f32[4,6] xla::device_data()
 %2 = f32[4,8] xla::dot_general(%1, %0)
 %3 = bf16[4,8] xla::cast(%2)
 return %3
-""",
-    )
-    assert_expected_inline(
-        ir(b.grad),
-        """\
+""")
+    ir(b.grad).expect("""\
 %0 = f32[4,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = f32[8,6] xla::dot_general(%1, %0)
 %3 = bf16[8,6] xla::cast(%2)
 return %3
-""",
-    )
-    assert_expected_inline(
-        hlo(b.grad),
-        """\
+""")
+    hlo(b.grad).expect("""\
 %0 = bf16[4,8] parameter(1)
 %1 = f32[4,6] parameter(0)
 %2 = f32[8,6] dot(%0, %1), lhs_contracting_dims={0}, rhs_contracting_dims={0}
 %3 = bf16[8,6] convert(%2)
 ROOT %4 = (bf16[8,6]) tuple(%3)
-""",
-    )
+""")
 
 
 @has_out_dtype
@@ -104,28 +87,22 @@ def test_gradients_for_leaves_with_a_wide_grad_dtype_have_no_cast():
     a, b = leaf(random(4, 8), f32), leaf(random(8, 6), f32)
     torch.mm(a, b, out_dtype=f32).backward(random(4, 6, dtype=f32).to(DEVICE))
     assert a.grad.dtype == b.grad.dtype == f32
-    assert_expected_inline(
-        ir(a.grad, b.grad),
-        """\
+    ir(a.grad, b.grad).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = f32[4,6] xla::device_data()
 %2 = f32[4,8] xla::dot_general(%1, %0)
 %3 = bf16[4,8] xla::device_data()
 %4 = f32[8,6] xla::dot_general(%3, %1)
 return %2, %4
-""",
-    )
-    assert_expected_inline(
-        hlo(a.grad, b.grad),
-        """\
+""")
+    hlo(a.grad, b.grad).expect("""\
 %0 = f32[4,6] parameter(1)
 %1 = bf16[8,6] parameter(0)
 %2 = f32[4,8] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
 %3 = bf16[4,8] parameter(2)
 %4 = f32[8,6] dot(%3, %0), lhs_contracting_dims={0}, rhs_contracting_dims={0}
 ROOT %5 = (f32[4,8], f32[8,6]) tuple(%2, %4)
-""",
-    )
+""")
 
 
 @has_out_dtype
@@ -489,9 +466,7 @@ def test_sharded_operands():
 def test_plain_products_have_stock_gradients():
     a, b = leaf(random(4, 8)), leaf(random(8, 6))
     torch.mm(a, b).backward(random(4, 6).to(DEVICE))
-    assert_expected_inline(
-        ir(a.grad, b.grad),
-        """\
+    ir(a.grad, b.grad).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[6,8] aten::permute(%0)
 %2 = bf16[4,6] xla::device_data()
@@ -500,5 +475,4 @@ def test_plain_products_have_stock_gradients():
 %5 = bf16[8,4] aten::permute(%4)
 %6 = bf16[8,6] aten::mm(%5, %2)
 return %3, %6
-""",
-    )
+""")

@@ -6,22 +6,17 @@ The values are small integers, so that every step is exact and the same program 
 """
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
+from marks import fails_on_stock
 from other_process import completed
+from tensors import DEVICE, f32, s32
 
-DEVICE = torch_xla.device()
-f32, s32 = torch.float32, torch.int32
 WIDE = {torch.bfloat16: f32, torch.float16: f32, torch.int8: s32}
 
-fails_on_stock = pytest.mark.fails_on_stock
 
 # ---- operands: a view of contiguous data, which XLA may fold into the product
 

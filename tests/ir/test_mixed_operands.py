@@ -4,30 +4,23 @@ torch's CPU kernels are the reference: what they promote comes back in the same 
 refused at the call, unless torch_xla lowers it truthfully.
 """
 
-import os
 import re
 from itertools import product
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
+from tensors import DEVICE, bf16, f16, f32, f64
 
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 NAMES = {"bf16": bf16, "f16": f16, "f32": f32, "f64": f64}
 INDEX = torch.tensor([[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 1, 0]])
 ROWS = torch.tensor([0, 2, 1])
 CLASSES = torch.tensor([0, 2, 1, 4])
 MASK = torch.tensor([[True, False, True, False, True]] * 4)
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def at(constant, tensor):
@@ -314,9 +307,7 @@ def test_gradients(name):
 @fails_on_stock
 def test_ir_of_a_promotion():
     a, b = operands("where", (bf16, f32), DEVICE)
-    assert_expected_inline(
-        ir(torch.maximum(a, b) + torch.where(a > 0, a, b)),
-        """\
+    ir(torch.maximum(a, b) + torch.where(a > 0, a, b)).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[4,5] xla::device_data()
 %2 = bf16[4,5] xla::device_data()
@@ -327,32 +318,26 @@ def test_ir_of_a_promotion():
 %7 = f32[4,5] aten::maximum(%2, %1)
 %8 = f32[4,5] aten::add(%7, %6, %0)
 return %8
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_ir_of_a_sum_with_a_0d_tensor():
     a, b = operands("add 0-d", (bf16, f32), DEVICE)
-    assert_expected_inline(
-        ir(a + b),
-        """\
+    ir(a + b).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = f32[] xla::device_data()
 %2 = bf16[] xla::cast(%1)
 %3 = bf16[4,5] xla::device_data()
 %4 = bf16[4,5] aten::add(%3, %2, %0)
 return %4
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_ir_of_batch_norm():
     x, mean, variance, w, b = operands("batch_norm, evaluation", (bf16, f32, f32, f32, f32), DEVICE)
-    assert_expected_inline(
-        ir(F.batch_norm(x, mean, variance, w, b, training=False)),
-        """\
+    ir(F.batch_norm(x, mean, variance, w, b, training=False)).expect("""\
 %0 = f32[4] xla::device_data()
 %1 = f32[4] xla::device_data()
 %2 = f32[4] xla::device_data()
@@ -362,8 +347,7 @@ def test_ir_of_batch_norm():
 %6 = (f32[3,4,5], f32[4], f32[4], f32[4]) aten::native_batch_norm(%5, %3, %2, %1, %0)
 %7 = bf16[3,4,5] xla::cast(%6.0)
 return %7
-""",
-    )
+""")
     assert mean.dtype is variance.dtype is f32
 
 

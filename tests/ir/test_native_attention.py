@@ -2,28 +2,20 @@
 
 import functools
 import itertools
-import os
 import re
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import run, run_tests
 from small_transformer import casts, gradients, loss_of, model_and_data
-from tensors import random
+from tensors import DEVICE, bf16, f16, f32, random
 from torch import nn
 from torch.nn import functional as F
 from torch_xla import experimental
 
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 both_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 SIZES = (2, 3, 5, 4)
 
@@ -63,9 +55,7 @@ def dots(*tensors):
 @fails_on_stock
 def test_forward():
     _, (q, k, v) = operands(grad=False)
-    assert_expected_inline(
-        ir(F.scaled_dot_product_attention(q, k, v)),
-        """\
+    ir(F.scaled_dot_product_attention(q, k, v)).expect("""\
 %0 = bf16[2,3,5,4] xla::device_data()
 %1 = f32[] xla::device_data()
 %2 = bf16[2,3,5,4] xla::device_data()
@@ -76,8 +66,7 @@ def test_forward():
 %7 = f32[2,3,5,4] xla::dot_general(%6, %0)
 %8 = bf16[2,3,5,4] xla::cast(%7)
 return %8
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -85,9 +74,7 @@ def test_backward():
     _, leaves = operands()
     grad = random(*SIZES, seed=3).to(DEVICE)
     F.scaled_dot_product_attention(*leaves, scale=1.0).backward(grad)
-    assert_expected_inline(
-        ir(*(t.grad for t in leaves)),
-        """\
+    ir(*(t.grad for t in leaves)).expect("""\
 %0 = bf16[2,3,5,4] xla::device_data()
 %1 = f32[] prim::Constant()
 %2 = bf16[2,3,5,4] xla::device_data()
@@ -108,8 +95,7 @@ def test_backward():
 %17 = f32[2,3,5,4] xla::dot_general(%6, %2)
 %18 = bf16[2,3,5,4] xla::cast(%17)
 return %14, %16, %18
-""",
-    )
+""")
 
 
 @passes_on_stock

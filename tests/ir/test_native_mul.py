@@ -1,25 +1,19 @@
 """Products of bfloat16 and float16 tensors in their own dtype: patches/torch_xla/native-mul."""
 
-import os
 import threading
 from pathlib import Path
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import build_id, forked, run, run_tests, run_with_another_xlac
 from small_transformer import casts, gradients, loss_of, model_and_data
+from tensors import DEVICE, bf16, f16
 from torch_xla import experimental
 
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 both_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 
 
@@ -46,9 +40,7 @@ def rounded_once(a, b):
 @passes_on_stock
 def test_stock_by_default():
     _, (x, y) = pair()
-    assert_expected_inline(
-        ir(x * y),
-        """\
+    ir(x * y).expect("""\
 %0 = bf16[4,6] xla::device_data()
 %1 = f32[4,6] xla::cast(%0)
 %2 = bf16[4,6] xla::device_data()
@@ -56,8 +48,7 @@ def test_stock_by_default():
 %4 = f32[4,6] aten::mul(%3, %1)
 %5 = bf16[4,6] xla::cast(%4)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -65,24 +56,18 @@ def test_bfloat16():
     (a, b), (x, y) = pair()
     with experimental.native_mul_context():
         z = x * y
-    assert_expected_inline(
-        ir(z),
-        """\
+    ir(z).expect("""\
 %0 = bf16[4,6] xla::device_data()
 %1 = bf16[4,6] xla::device_data()
 %2 = bf16[4,6] aten::mul(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(z),
-        """\
+""")
+    hlo(z).expect("""\
 %0 = bf16[4,6] parameter(1)
 %1 = bf16[4,6] parameter(0)
 %2 = bf16[4,6] multiply(%0, %1)
 ROOT %3 = (bf16[4,6]) tuple(%2)
-""",
-    )
+""")
     assert z.dtype == bf16
     assert torch.equal(z.cpu(), rounded_once(a, b))
 
@@ -92,9 +77,7 @@ def test_float16_that_broadcasts():
     (a, b), (x, y) = pair(f16, ((4, 1, 6), (3, 1)))
     with experimental.native_mul_context():
         z = x * y
-    assert_expected_inline(
-        hlo(z),
-        """\
+    hlo(z).expect("""\
 %0 = f16[4,1,6] parameter(1)
 %1 = f16[4,6] reshape(%0)
 %2 = f16[4,3,6] broadcast(%1), dimensions={0,2}
@@ -104,8 +87,7 @@ def test_float16_that_broadcasts():
 %6 = f16[4,3,6] broadcast(%5), dimensions={0,1}
 %7 = f16[4,3,6] multiply(%2, %6)
 ROOT %8 = (f16[4,3,6]) tuple(%7)
-""",
-    )
+""")
     assert torch.equal(z.cpu(), rounded_once(a, b))
 
 

@@ -1,20 +1,12 @@
 """contiguous(), reshape() and flatten() of views: patches/torch/no-hidden-alias."""
 
-import os
 import random
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
-
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 
 
 def numbers(device=DEVICE):
@@ -26,22 +18,17 @@ def test_masking_shifted_labels_leaves_the_ids():
     ids = numbers()
     labels = ids[:, 1:].contiguous()
     labels[labels == 5] = -100
-    assert_expected_inline(
-        ir(ids),
-        """\
+    ir(ids).expect("""\
 %0 = s64[4,6] xla::device_data()
 return %0
-""",
-    )
+""")
     assert labels.cpu()[0].tolist() == [1, 2, 3, 4, -100]
 
 
 @passes_on_stock
 def test_the_copy_is_no_node():
     x = numbers()
-    assert_expected_inline(
-        ir(x.t().contiguous(), x.t().reshape(-1), x.narrow(1, 1, 5).flatten()),
-        """\
+    ir(x.t().contiguous(), x.t().reshape(-1), x.narrow(1, 1, 5).flatten()).expect("""\
 %0 = s64[4,6] xla::device_data()
 %1 = s64[6,4] aten::permute(%0)
 %2 = s64[6,4] aten::permute(%0)
@@ -49,8 +36,7 @@ def test_the_copy_is_no_node():
 %4 = s64[4,5] xla::select(%0)
 %5 = s64[20] aten::view(%4)
 return %1, %3, %5
-""",
-    )
+""")
 
 
 COPIES = {

@@ -5,26 +5,19 @@ Tests marked ``fails_on_stock`` state what the topic is for: on stock wheels the
 
 import importlib
 import math
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
 from lowered import on_the_device, with_gradient
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
+from tensors import DEVICE
 from torch.utils._pytree import tree_leaves
 from torch_xla.debug import metrics
 from torch_xla.debug.metrics import metric_data
-
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def images(*shape):
@@ -799,14 +792,11 @@ def test_places_that_were_searched_for_are_an_index(program):
 def test_a_fourier_transform_is_one_operation():
     x = X.to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(torch.fft.rfft(x)),
-        """\
+    ir(torch.fft.rfft(x)).expect("""\
 %0 = f32[2,4,5,7] xla::device_data()
 %1 = (c64[2,4,5,4]) xla::_fft_r2c(%0)
 return %1
-""",
-    )
+""")
 
 
 def test_what_is_declined_goes_where_it_went():

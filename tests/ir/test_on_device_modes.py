@@ -3,18 +3,13 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
 from lowered import on_the_device, with_gradient
+from marks import fails_on_stock
 from other_process import run
+from tensors import DEVICE
 from test_on_device import PROGRAMS, X
-
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 #: Their forward pass leaves the device on stock wheels.
 SOME = ["grid_sample", "huber_loss", "lgamma", "igamma", "median", "logcumsumexp", "adaptive_avg_pool2d"]
@@ -119,7 +114,7 @@ LATER = {"transforms": pytest.mark.since("2.7", "a Fourier transform as products
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LATER.get(name, ())) for name in SHARDED])
 def test_sharded_tensors_are_not_gathered(tmp_path, name):
     module, programs, sizes, names = SHARDED[name]
-    path = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).resolve().parents[2])))
+    path = os.pathsep.join(map(str, Path(__file__).resolve().parents[:3]))
     run("-c", SPMD, tmp_path, module, programs, repr(sizes), *names, CPU_NUM_DEVICES="4", PYTHONPATH=path)
 
 

@@ -1,38 +1,23 @@
 """torch.ops.higher_order.out_dtype on XLA tensors: patches/torch_xla/out-dtype-op."""
 
-import os
 from typing import NamedTuple
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
-from tensors import leaf
+from tensors import DEVICE, bf16, f16, f32, f64, leaf, s8, s32
 from torch._higher_order_ops.out_dtype import ALLOWABLE_OPS
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_xla.stablehlo import exported_program_to_stablehlo
 
-DEVICE = torch_xla.device()
 aten = torch.ops.aten
 out_dtype = torch.ops.higher_order.out_dtype
-bf16, f16, f32, f64, s8, s32 = (
-    torch.bfloat16,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.int32,
-)
 WIDE = {bf16: f32, f16: f32, s8: s32}
 ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtype, relative
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 class Case(NamedTuple):
@@ -139,70 +124,53 @@ def test_every_op_that_upstream_allows_is_here():
 def test_mm():
     a, b = random(4, 8).to(DEVICE), random(8, 6).to(DEVICE)
     product = out_dtype(aten.mm.default, f32, a, b)
-    assert_expected_inline(
-        ir(product),
-        """\
+    ir(product).expect("""\
 %0 = bf16[8,6] xla::device_data()
 %1 = bf16[4,8] xla::device_data()
 %2 = f32[4,6] xla::dot_general(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(product),
-        """\
+""")
+    hlo(product).expect("""\
 %0 = bf16[4,8] parameter(1)
 %1 = bf16[8,6] parameter(0)
 %2 = f32[4,6] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 ROOT %3 = (f32[4,6]) tuple(%2)
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_linear_of_integers():
     x, w = random(2, 5, 7, dtype=s8).to(DEVICE), random(3, 7, dtype=s8).to(DEVICE)
     product = out_dtype(aten.linear.default, s32, x, w)
-    assert_expected_inline(
-        ir(product),
-        """\
+    ir(product).expect("""\
 %0 = s8[3,7] xla::device_data()
 %1 = s8[2,5,7] xla::device_data()
 %2 = s8[10,7] aten::view(%1)
 %3 = s32[10,3] xla::dot_general(%2, %0)
 %4 = s32[2,5,3] aten::view(%3)
 return %4
-""",
-    )
-    assert_expected_inline(
-        hlo(product),
-        """\
+""")
+    hlo(product).expect("""\
 %0 = s8[2,5,7] parameter(1)
 %1 = s8[10,7] reshape(%0)
 %2 = s8[3,7] parameter(0)
 %3 = s32[10,3] dot(%1, %2), lhs_contracting_dims={1}, rhs_contracting_dims={1}
 %4 = s32[2,5,3] reshape(%3)
 ROOT %5 = (s32[2,5,3]) tuple(%4)
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_conv2d():
     x, w = random(2, 4, 9, 8).to(DEVICE), random(6, 4, 3, 3).to(DEVICE)
     result = out_dtype(aten.conv2d.default, f32, x, w)
-    assert_expected_inline(
-        ir(result),
-        """\
+    ir(result).expect("""\
 %0 = bf16[6,4,3,3] xla::device_data()
 %1 = bf16[2,4,9,8] xla::device_data()
 %2 = f32[2,6,7,6] xla::convolution(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        hlo(result),
-        """\
+""")
+    hlo(result).expect("""\
 %0 = bf16[2,4,9,8] parameter(0)
 %1 = bf16[6,4,3,3] parameter(1)
 ROOT %2 = f32[2,6,7,6] convolution(%0, %1)
@@ -211,8 +179,7 @@ ROOT %2 = f32[2,6,7,6] convolution(%0, %1)
 %1 = bf16[6,4,3,3] parameter(0)
 %2 = f32[2,6,7,6] call(%0, %1)
 ROOT %3 = (f32[2,6,7,6]) tuple(%2)
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -289,17 +256,14 @@ def test_elementwise_ops_cast_their_operands(case, dtype):
 @passes_on_stock
 def test_ir_of_an_elementwise_op():
     a, b = random(5, 7).to(DEVICE), random(5, 7).to(DEVICE)
-    assert_expected_inline(
-        ir(out_dtype(aten.mul.Tensor, f32, a, b)),
-        """\
+    ir(out_dtype(aten.mul.Tensor, f32, a, b)).expect("""\
 %0 = bf16[5,7] xla::device_data()
 %1 = f32[5,7] xla::cast(%0)
 %2 = bf16[5,7] xla::device_data()
 %3 = f32[5,7] xla::cast(%2)
 %4 = f32[5,7] aten::mul(%3, %1)
 return %4
-""",
-    )
+""")
 
 
 @passes_on_stock
@@ -380,20 +344,15 @@ def test_gradients_of_conv2d_are_one_convolution_each():
     x, w = leaf(random(2, 4, 9, 8), f32), leaf(random(6, 4, 3, 3), f32)
     g = random(2, 6, 7, 6, dtype=f32).to(DEVICE)
     out_dtype(aten.conv2d.default, f32, x, w).backward(g)
-    assert_expected_inline(
-        ir(x.grad, w.grad),
-        """\
+    ir(x.grad, w.grad).expect("""\
 %0 = bf16[6,4,3,3] xla::device_data()
 %1 = f32[2,6,7,6] xla::device_data()
 %2 = f32[2,4,9,8] xla::convolution(%1, %0)
 %3 = bf16[2,4,9,8] xla::device_data()
 %4 = f32[6,4,3,3] xla::convolution(%3, %1)
 return %2, %4
-""",
-    )
-    assert_expected_inline(
-        hlo(x.grad, w.grad),
-        """\
+""")
+    hlo(x.grad, w.grad).expect("""\
 %0 = f32[2,6,7,6] parameter(0)
 %1 = bf16[6,4,3,3] parameter(1)
 ROOT %2 = f32[2,4,9,8] convolution(%0, %1)
@@ -408,8 +367,7 @@ ROOT %2 = f32[6,4,3,3] convolution(%0, %1)
 %3 = bf16[2,4,9,8] parameter(2)
 %4 = f32[6,4,3,3] call(%3, %0)
 ROOT %5 = (f32[2,4,9,8], f32[6,4,3,3]) tuple(%2, %4)
-""",
-    )
+""")
 
 
 def reference_gradients(case, cpu):

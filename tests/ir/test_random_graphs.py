@@ -6,14 +6,13 @@ CASTOFF_RANDOM_GRAPHS says how many (1,000 if it is not set). Of more than 2,000
 import os
 
 import pytest
-import torch_xla
 from random_graphs import Program
 from slices import slice_of_day
+from tensors import DEVICE
 
 CHUNK = 500
 COUNT = int(os.environ.get("CASTOFF_RANDOM_GRAPHS", "1000"))
 CHUNKS = slice_of_day(range(0, COUNT, CHUNK), parts=max(1, COUNT // 2000))
-DEVICE = torch_xla.device()
 
 
 @pytest.mark.fails_on_stock

@@ -10,13 +10,10 @@ import torch
 import torch.nn.functional as F
 import torch_xla
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
+from tensors import DEVICE, bf16, f16, f32
 
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 halves = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 
 

@@ -3,21 +3,15 @@
 Tests marked ``fails_on_stock`` state what the topic is for.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock
+from tensors import DEVICE
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-DEVICE = torch_xla.device()
 LENGTHS = torch.tensor([2, 1])
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def run(make, device, lengths=None, *, enforce_sorted=True, **options):
@@ -66,16 +60,13 @@ def test_a_gru_on_the_cpu():
 def test_ir_of_packing():
     packed = pack_padded_sequence(torch.ones(2, 2, 2).to(DEVICE), LENGTHS)
     assert packed.batch_sizes.tolist() == [2, 1]
-    assert_expected_inline(
-        ir(packed.data),
-        """\
+    ir(packed.data).expect("""\
 %0 = s64[3] xla::device_data()
 %1 = f32[2,2,2] xla::device_data()
 %2 = f32[4,2] aten::view(%1)
 %3 = f32[3,2] aten::index_select(%2, %0)
 return %3
-""",
-    )
+""")
 
 
 @fails_on_stock

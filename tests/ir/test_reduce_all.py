@@ -1,19 +1,11 @@
 """Reductions over all dimensions by an empty list, and dimension 0 of 0-d tensors: patches/torch_xla/reduce-all."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
-
-DEVICE = torch_xla.device()
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 
 
 def outcome(function, *cpu, grad=False):
@@ -69,15 +61,12 @@ def test_gradients_over_all_dimensions(name):
 
 @fails_on_stock
 def test_scale_of_a_quantization():
-    assert_expected_inline(
-        ir(X.to(DEVICE).abs().amax()),
-        """\
+    ir(X.to(DEVICE).abs().amax()).expect("""\
 %0 = f32[2,3] xla::device_data()
 %1 = f32[2,3] aten::abs(%0)
 %2 = f32[] aten::amax(%1)
 return %2
-""",
-    )
+""")
 
 
 @passes_on_stock

@@ -1,24 +1,16 @@
 """Results in the dtype that torch promotes to: patches/torch_xla/result-dtypes."""
 
 import itertools
-import os
 import random
 import threading
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
-
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE, bf16, f16, f32
 
 I8 = torch.tensor([[1, -2, 100], [3, 0, 100]], dtype=torch.int8)
 BOOL = torch.tensor([[True, False, True], [True, True, True]])
@@ -55,15 +47,12 @@ def test_cumulative_products_of_integers(dtype):
 
 @fails_on_stock
 def test_positions_from_a_mask():
-    assert_expected_inline(
-        ir(BOOL.to(DEVICE).cumsum(1)),
-        """\
+    ir(BOOL.to(DEVICE).cumsum(1)).expect("""\
 %0 = pred[2,3] xla::device_data()
 %1 = s64[2,3] xla::cast(%0)
 %2 = s64[2,3] aten::cumsum(%1)
 return %2
-""",
-    )
+""")
 
 
 @every
@@ -196,17 +185,14 @@ def test_where_of_two_dtypes(dtype):
 @fails_on_stock
 def test_ir_of_where_with_two_dtypes():
     mask, i, x = BOOL.to(DEVICE), INTEGERS["i64"].to(DEVICE), FLOATS.to(DEVICE)
-    assert_expected_inline(
-        ir(torch.where(mask, i, x)),
-        """\
+    ir(torch.where(mask, i, x)).expect("""\
 %0 = f32[2,3] xla::device_data()
 %1 = s64[2,3] xla::device_data()
 %2 = f32[2,3] xla::cast(%1)
 %3 = pred[2,3] xla::device_data()
 %4 = f32[2,3] aten::where(%3, %2, %0)
 return %4
-""",
-    )
+""")
 
 
 def test_gradients_of_where_with_two_dtypes():
@@ -362,9 +348,7 @@ def test_compiled():
 def test_the_rest_is_as_in_stock():
     x, i, b = FLOATS.to(DEVICE), INTEGERS["i64"].to(DEVICE), BOOL.to(DEVICE)
     h = HALVES["bf16"].to(DEVICE)
-    assert_expected_inline(
-        ir(i.cumsum(0), x.clamp(max=0.5), torch.where(b, x, x), h == 1.5, x == 2, i + 1, i & i, x + i, x.sqrt()),
-        """\
+    ir(i.cumsum(0), x.clamp(max=0.5), torch.where(b, x, x), h == 1.5, x == 2, i + 1, i & i, x + i, x.sqrt()).expect("""\
 %0 = s64[2,3] xla::device_data()
 %1 = s64[2,3] aten::cumsum(%0)
 %2 = f32[] xla::device_data()
@@ -386,8 +370,7 @@ def test_the_rest_is_as_in_stock():
 %18 = f32[2,3] aten::add(%4, %0, %17)
 %19 = f32[2,3] aten::sqrt(%4)
 return %1, %5, %7, %10, %12, %15, %16, %18, %19
-""",
-    )
+""")
 
 
 def test_threads():

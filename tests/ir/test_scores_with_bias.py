@@ -1,24 +1,15 @@
 """Scores with a bias for each head, as a TPU gets them: patches/torch_xla/unflattened-matmul."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import run
-from tensors import random
+from tensors import DEVICE, bf16, f32, random
 
-DEVICE = torch_xla.device()
-bf16, f32 = torch.bfloat16, torch.float32
 BATCH, HEADS, TOKENS, WIDTH = 4, 2, 8, 16
 
 pytestmark = pytest.mark.default_pin
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def leaves(*shapes, dtype=bf16):
@@ -69,9 +60,7 @@ def text(tensors):
 @fails_on_stock
 def test_ir(tpu):
     q, k, bias = leaves(*QKV[:2], OF_HEADS)
-    assert_expected_inline(
-        ir((q @ k.mT + bias).softmax(-1)),
-        """\
+    ir((q @ k.mT + bias).softmax(-1)).expect("""\
 %0 = bf16[] prim::Constant()
 %1 = bf16[2,8,8] xla::device_data()
 %2 = bf16[4,2,8,16] xla::device_data()
@@ -85,8 +74,7 @@ def test_ir(tpu):
 %10 = f32[4,2,8,8] aten::softmax(%9)
 %11 = bf16[4,2,8,8] xla::cast(%10)
 return %11
-""",
-    )
+""")
 
 
 @fails_on_stock

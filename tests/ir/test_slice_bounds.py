@@ -1,20 +1,13 @@
 """Slices with bounds beyond the tensor: patches/torch_xla/slice-bounds."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
 
-DEVICE = torch_xla.device()
 BOUNDS = (None, -100, -15, -13, -12, -3, 0, 5, 12, 15)
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def rows(device, dtype=torch.float32):
@@ -96,14 +89,11 @@ def test_cache_with_a_window_that_is_longer_than_the_prompt():
 def test_ir_of_a_clamped_slice():
     x = rows(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(x[:, -15:5]),
-        """\
+    ir(x[:, -15:5]).expect("""\
 %0 = f32[2,12] xla::device_data()
 %1 = f32[2,5] xla::select(%0)
 return %1
-""",
-    )
+""")
 
 
 @passes_on_stock

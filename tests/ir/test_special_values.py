@@ -1,24 +1,19 @@
 """Infinities, NaN, signed zeros and corners of functions: patches/torch_xla/special-values."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock
+from tensors import DEVICE
 
-DEVICE = torch_xla.device()
 INF, NAN = float("inf"), float("nan")
 NUMBERS = (0.0, -0.0, INF, -INF, 3.0, -3.0, 6.0, 5.5, -5.5, 6e4, -6e4, 1e-7)
 """Without NaN, which the minimum and the maximum of CPU-XLA drop; a TPU's do not."""
 
-fails_on_stock = pytest.mark.fails_on_stock
 of_every_float = pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
 
 
@@ -133,17 +128,12 @@ def test_ir_of_relu():
     x = torch.ones(3, device=DEVICE, requires_grad=True)
     torch_xla.sync()
     y = x.relu()
-    assert_expected_inline(
-        ir(y),
-        """\
+    ir(y).expect("""\
 %0 = f32[3] xla::device_data()
 %1 = f32[3] aten::relu(%0)
 return %1
-""",
-    )
-    assert_expected_inline(
-        ir(torch.autograd.grad(y, x, torch.ones_like(y))[0]),
-        """\
+""")
+    ir(torch.autograd.grad(y, x, torch.ones_like(y))[0]).expect("""\
 %0 = s64[] prim::Constant()
 %1 = s64[] prim::Constant()
 %2 = f32[3] xla::device_data()
@@ -152,8 +142,7 @@ return %1
 %5 = f32[3] aten::expand(%4)
 %6 = f32[3] aten::masked_fill(%5, %3, %0)
 return %6
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -163,9 +152,7 @@ def test_ir_of_the_gradient_of_a_threshold():
     x = torch.ones(3, device=DEVICE)
     torch_xla.sync()
     y = x.relu()
-    assert_expected_inline(
-        ir(torch.ops.aten.threshold_backward(y, y, 0.5)),
-        """\
+    ir(torch.ops.aten.threshold_backward(y, y, 0.5)).expect("""\
 %0 = s64[] prim::Constant()
 %1 = f64[] xla::device_data()
 %2 = f32[3] xla::device_data()
@@ -173,8 +160,7 @@ def test_ir_of_the_gradient_of_a_threshold():
 %4 = pred[3] aten::le(%3, %1)
 %5 = f32[3] aten::masked_fill(%3, %4, %0)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -182,9 +168,7 @@ return %5
 def test_ir_of_a_remainder():
     x = torch.tensor(NUMBERS).to(DEVICE)
     torch_xla.sync()
-    assert_expected_inline(
-        ir(x % INF),
-        """\
+    ir(x % INF).expect("""\
 %0 = f32[] xla::device_data()
 %1 = f32[12] xla::device_data()
 %2 = f32[12] aten::fmod(%1, %0)
@@ -200,5 +184,4 @@ def test_ir_of_a_remainder():
 %12 = pred[12] aten::logical_and(%11, %9)
 %13 = f32[12] aten::where(%12, %4, %2)
 return %13
-""",
-    )
+""")

@@ -1,24 +1,14 @@
 """Products of tensors that were flattened for them, as a TPU gets them: patches/torch_xla/unflattened-matmul."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import run
-from tensors import random
+from tensors import DEVICE, bf16, f16, f32, random
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def leaves(*shapes, dtype=bf16):
@@ -38,9 +28,7 @@ def differentiated(function, *operands):
 @fails_on_stock
 def test_linear(tpu):
     x, w = leaves((2, 16, 8), (4, 8))
-    assert_expected_inline(
-        ir(F.linear(x, w)),
-        """\
+    ir(F.linear(x, w)).expect("""\
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
 %2 = bf16[2,16,8] xla::device_data()
@@ -48,8 +36,7 @@ def test_linear(tpu):
 %4 = bf16[32,4] aten::view(%3)
 %5 = bf16[2,16,4] aten::view(%4)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -57,9 +44,7 @@ def test_gradients(tpu):
     """The view of a gradient is of the result; over the rows nothing is flattened."""
     operands = leaves((2, 16, 8), (4, 8))
     _, *gradients = differentiated(F.linear, *operands)
-    assert_expected_inline(
-        ir(*gradients),
-        """\
+    ir(*gradients).expect("""\
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
 %2 = bf16[4,8] aten::permute(%1)
@@ -71,16 +56,13 @@ def test_gradients(tpu):
 %8 = bf16[8,4] xla::dot_general(%7, %3)
 %9 = bf16[4,8] aten::permute(%8)
 return %6, %9
-""",
-    )
+""")
 
 
 @passes_on_stock
 def test_other_devices_have_stocks_graph():
     x, w = leaves((2, 16, 8), (4, 8))
-    assert_expected_inline(
-        ir(F.linear(x, w)),
-        """\
+    ir(F.linear(x, w)).expect("""\
 %0 = bf16[4,8] xla::device_data()
 %1 = bf16[8,4] aten::permute(%0)
 %2 = bf16[2,16,8] xla::device_data()
@@ -88,8 +70,7 @@ def test_other_devices_have_stocks_graph():
 %4 = bf16[32,4] aten::mm(%3, %1)
 %5 = bf16[2,16,4] aten::view(%4)
 return %5
-""",
-    )
+""")
 
 
 FORMS = {
@@ -214,9 +195,7 @@ def mixed(*operands):
 def test_ir_of_projections(tpu):
     """Each is a range of the product's columns, and not of a dimension between tokens and heads."""
     x, w = leaves((2, 16, 8), (24, 8))
-    assert_expected_inline(
-        ir(projections(x, w)[1]),
-        """\
+    ir(projections(x, w)[1]).expect("""\
 %0 = bf16[24,8] xla::device_data()
 %1 = bf16[8,24] aten::permute(%0)
 %2 = bf16[2,16,8] xla::device_data()
@@ -229,8 +208,7 @@ def test_ir_of_projections(tpu):
 %9 = bf16[1,2,2,16,4] xla::generic_slice(%8)
 %10 = bf16[2,2,16,4] aten::view(%9)
 return %10
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -1,9 +1,6 @@
 """Operators whose values torch_xla gets wrong, or whose arguments it refuses: patches/torch_xla/values."""
 
 import math
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
@@ -11,14 +8,10 @@ import torch.nn.functional as F
 import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import ends_the_process_on_stock, fails_on_stock, passes_on_stock
+from tensors import DEVICE, bf16, f16, f32
 
-DEVICE = torch_xla.device()
-bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
 INF = float("inf")
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
-ends_the_process_on_stock = pytest.mark.ends_the_process_on_stock
 
 
 def data(*shape, dtype=f32, seed=0):
@@ -62,9 +55,7 @@ def test_ir_of_the_gradient_of_elu():
     x = data(2, 3).to(DEVICE).requires_grad_()
     torch_xla.sync()
     (grad,) = torch.autograd.grad(F.elu(x).sum(), x)
-    assert_expected_inline(
-        ir(grad),
-        """\
+    ir(grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[] aten::expand(%0)
 %2 = f32[2,3] aten::expand(%1)
@@ -84,8 +75,7 @@ def test_ir_of_the_gradient_of_elu():
 %16 = f32[2,3] aten::expand(%15)
 %17 = f32[2,3] aten::mul(%16, %13)
 return %17
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -450,16 +440,13 @@ def test_interpolation_by_sizes():
 def test_ir_of_interpolation_by_sizes_is_stocks():
     x = IMAGE.to(DEVICE)
     found = [F.interpolate(x, size=(9, 4)), F.interpolate(x, scale_factor=2)]
-    assert_expected_inline(
-        ir(*found, F.interpolate(x, size=(10, 14), mode="bilinear")),
-        """\
+    ir(*found, F.interpolate(x, size=(10, 14), mode="bilinear")).expect("""\
 %0 = f32[2,3,5,7] xla::device_data()
 %1 = f32[2,3,9,4] aten::upsample_nearest2d(%0)
 %2 = f32[2,3,10,14] aten::upsample_nearest2d(%0)
 %3 = f32[2,3,10,14] aten::upsample_bilinear2d(%0)
 return %1, %2, %3
-""",
-    )
+""")
 
 
 # ---- what ends the process on stock
@@ -926,9 +913,7 @@ def test_other_norms_for_a_tpu_have_xlas_own_gradient(tpu, form):
 @fails_on_stock
 def test_ir_of_steps():
     x = data(2, 3, dtype=bf16).to(DEVICE)
-    assert_expected_inline(
-        ir(F.gelu(x), x.log_softmax(1), x.cumsum(1)),
-        """\
+    ir(F.gelu(x), x.log_softmax(1), x.cumsum(1)).expect("""\
 %0 = f32[] prim::Constant()
 %1 = bf16[2,3] xla::device_data()
 %2 = f32[2,3] xla::cast(%1)
@@ -945,8 +930,7 @@ def test_ir_of_steps():
 %13 = f32[2,3] aten::cumsum(%12)
 %14 = bf16[2,3] xla::cast(%13)
 return %8, %11, %14
-""",
-    )
+""")
 
 
 @fails_on_stock

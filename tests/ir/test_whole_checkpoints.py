@@ -1,19 +1,13 @@
 """Checkpoints of sharded weights: patches/torch_xla/whole-checkpoints."""
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch_xla  # noqa: F401
 from expecttest import assert_expected_inline
+from marks import fails_on_stock, passes_on_stock
 from other_process import forked
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 @fails_on_stock

@@ -5,26 +5,16 @@ forward pass has rounded to bfloat16, float64's differ by that; there the bound 
 bfloat16 numbers shows that the gradient was not rounded itself.
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import run
-from tensors import random
+from tensors import DEVICE, bf16, f16, f32, f64, random
 from torch.utils.checkpoint import checkpoint
 from torch_xla.experimental.scan_layers import scan_layers
-
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 ROWS = (0, 2, 1, 1)
 EXACT, SAVED = 1e-6, 6e-3  # what the formula saves is as it was, or was rounded in the forward pass
@@ -316,9 +306,7 @@ def test_the_graph_of_a_function():
     grad = random(3, 6).to(DEVICE)
     torch_xla.sync()
     F.linear(x, w.abs()).backward(grad)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = bf16[6,8] xla::device_data()
 %1 = bf16[6,8] aten::sgn(%0)
 %2 = f32[6,8] xla::cast(%1)
@@ -328,8 +316,7 @@ def test_the_graph_of_a_function():
 %6 = f32[6,8] aten::permute(%5)
 %7 = f32[6,8] aten::mul(%6, %2)
 return %7
-""",
-    )
+""")
 
 
 @fails_on_stock

@@ -2,26 +2,17 @@
 
 import contextlib
 import functools
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch._dynamo.compiled_autograd
 import torch_xla
 import torch_xla.utils.checkpoint
-from expecttest import assert_expected_inline
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
-from tensors import random
+from tensors import DEVICE, bf16, f16, f32, f64, random
 from torch.utils.checkpoint import checkpoint
-
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def wide_grads(*args, **options):
@@ -325,23 +316,17 @@ def test_patched_linear_of_three_dimensions():
     torch_xla.sync()
     module(xd).backward(gd)
     weight, bias = module.parameters()
-    assert_expected_inline(
-        ir(weight.grad),
-        """\
+    ir(weight.grad).expect("""\
 %0 = bf16[4,6,16] xla::device_data()
 %1 = bf16[4,6,8] xla::device_data()
 %2 = f32[8,16] xla::dot_general(%1, %0)
 return %2
-""",
-    )
-    assert_expected_inline(
-        ir(bias.grad),
-        """\
+""")
+    ir(bias.grad).expect("""\
 %0 = bf16[4,6,8] xla::device_data()
 %1 = f32[8] aten::sum(%0)
 return %1
-""",
-    )
+""")
     assert (weight.grad.dtype, bias.grad.dtype, xd.grad.dtype) == (f32, f32, bf16)
     exact = torch.einsum("bsm,bsn->mn", g.double(), x.double())
     torch.testing.assert_close(weight.grad.cpu().double(), exact, rtol=1e-6, atol=1e-5)

@@ -1,22 +1,14 @@
 """torch_xla.amp.wide_grads_report, and the warning of a gradient that was rounded under wide_grads."""
 
-import os
 import warnings
 from pathlib import Path
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_xla
+from marks import fails_on_stock
 from other_process import forked
-from tensors import random
-
-DEVICE = torch_xla.device()
-bf16, f32 = torch.bfloat16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
+from tensors import DEVICE, bf16, f32, random
 
 
 def report(module, step):

@@ -5,24 +5,16 @@ XLA:CPU has no all-reduce of bfloat16, which is what gathers the parameters. One
 """
 
 import json
-import os
 import re
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch_xla
 from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
-from tensors import random
+from tensors import DEVICE, bf16, f32, f64, random
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
-
-DEVICE = torch_xla.device()
-bf16, f32, f64 = torch.bfloat16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def run(program, folder, **environment):
@@ -47,7 +39,6 @@ from patched_linear import apply_xla_patch_to_nn_linear
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 xr.use_spmd()
-bf16, f32 = torch.bfloat16, torch.float32
 mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 
 def numbers(*shape, seed=0):

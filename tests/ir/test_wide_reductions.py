@@ -1,23 +1,14 @@
 """Means, norms, softmax, pooling and losses of bfloat16 and float16: patches/torch_xla/wide-reductions."""
 
 import functools
-import os
 import re
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import ir
-
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE, bf16, f16, f32, f64
 
 
 def data(*shape, seed=0):
@@ -137,17 +128,14 @@ def test_the_gradient_of_a_broadcast_operand_is_summed_in_float32(dtype):
 
 @fails_on_stock
 def test_ir_of_the_gradient_of_a_broadcast_operand():
-    assert_expected_inline(
-        ir(gradient_of_a_bias(bf16)),
-        """\
+    ir(gradient_of_a_bias(bf16)).expect("""\
 %0 = bf16[4096,8] xla::device_data()
 %1 = f32[4096,8] xla::cast(%0)
 %2 = f32[1,8] aten::sum(%1)
 %3 = bf16[1,8] xla::cast(%2)
 %4 = bf16[8] aten::view(%3)
 return %4
-""",
-    )
+""")
 
 
 @pytest.mark.default_pin  # 2.1 cannot trace for a TPU
@@ -274,15 +262,12 @@ def test_on_a_tpu_the_gradient_of_a_norms_bias_is_summed_as_that_of_its_weight(t
 @fails_on_stock
 def test_mean_with_a_dtype_converts_first():
     x = X.to(bf16).to(DEVICE)
-    assert_expected_inline(
-        ir(x.mean(1, dtype=f32)),
-        """\
+    ir(x.mean(1, dtype=f32)).expect("""\
 %0 = bf16[64,512] xla::device_data()
 %1 = f32[64,512] xla::cast(%0)
 %2 = f32[64] aten::mean(%1)
 return %2
-""",
-    )
+""")
     assert torch.equal(x.mean(dtype=f32).cpu(), x.float().mean().cpu())
 
 
@@ -318,24 +303,19 @@ def test_dtype_argument_gives_that_dtype(of, to):
 @fails_on_stock
 def test_one_cast_each_way():
     x = X.to(bf16).to(DEVICE)
-    assert_expected_inline(
-        ir(x.softmax(1)),
-        """\
+    ir(x.softmax(1)).expect("""\
 %0 = bf16[64,512] xla::device_data()
 %1 = f32[64,512] xla::cast(%0)
 %2 = f32[64,512] aten::softmax(%1)
 %3 = bf16[64,512] xla::cast(%2)
 return %3
-""",
-    )
+""")
 
 
 @passes_on_stock
 def test_other_dtypes_are_as_in_stock():
     x, i = X.to(DEVICE), TARGET.to(DEVICE)
-    assert_expected_inline(
-        ir(x.sum(1), x.mean(), x.cumsum(0), x.softmax(1), x.norm(), i.sum(), F.mse_loss(x, x)),
-        """\
+    ir(x.sum(1), x.mean(), x.cumsum(0), x.softmax(1), x.norm(), i.sum(), F.mse_loss(x, x)).expect("""\
 %0 = f32[64,512] xla::device_data()
 %1 = f32[64] aten::sum(%0)
 %2 = f32[] aten::mean(%0)
@@ -348,23 +328,19 @@ def test_other_dtypes_are_as_in_stock():
 %9 = s64[] aten::sum(%8)
 %10 = f32[] aten::mse_loss(%0, %0)
 return %1, %2, %3, %4, %7, %9, %10
-""",
-    )
+""")
 
 
 @passes_on_stock
 def test_other_operators_are_as_in_stock():
     x = X.to(bf16).to(DEVICE)
-    assert_expected_inline(
-        ir(x.sum(dtype=f32), x.cumsum(1, dtype=f32), x.amax(1)),
-        """\
+    ir(x.sum(dtype=f32), x.cumsum(1, dtype=f32), x.amax(1)).expect("""\
 %0 = bf16[64,512] xla::device_data()
 %1 = f32[] aten::sum(%0)
 %2 = f32[64,512] aten::cumsum(%0)
 %3 = bf16[64] aten::amax(%0)
 return %1, %2, %3
-""",
-    )
+""")
 
 
 @passes_on_stock

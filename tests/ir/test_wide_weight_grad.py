@@ -6,28 +6,20 @@ go in are bfloat16 too, so all that may differ is the order of float32 sums.
 
 import contextlib
 import functools
-import os
 import threading
 import warnings
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
 
 import pytest
 import torch
 import torch._dynamo.compiled_autograd
 import torch.nn.functional as F
 import torch_xla
-from expecttest import assert_expected_inline
 from ir_text import hlo, ir
+from marks import fails_on_stock, passes_on_stock
 from other_process import completed
+from tensors import DEVICE, bf16, f16, f32, f64
 from torch._dynamo.utils import counters
 from torch.autograd import forward_ad
-
-DEVICE = torch_xla.device()
-bf16, f16, f32, f64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def numbers(*shape, dtype=bf16, seed=0):
@@ -83,9 +75,7 @@ def test_linear_accumulates_a_float32_dot():
         torch_xla.sync()
         x, g = on_device(numbers(4, 8, seed=seed)), on_device(numbers(4, 16, seed=seed))
         F.linear(x, w).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = bf16[4,16] xla::device_data()
 %2 = bf16[4,8] xla::device_data()
@@ -96,11 +86,8 @@ def test_linear_accumulates_a_float32_dot():
 %7 = f32[8,16] aten::permute(%6)
 %8 = f32[16,8] aten::permute(%7)
 return %8
-""",
-    )
-    assert_expected_inline(
-        hlo(w.grad),
-        """\
+""")
+    hlo(w.grad).expect("""\
 %0 = f32[16,8] parameter(2)
 %1 = bf16[4,8] parameter(1)
 %2 = bf16[4,16] parameter(0)
@@ -113,8 +100,7 @@ return %8
 %9 = f32[8,16] transpose(%8), dimensions={1,0}
 %10 = f32[16,8] transpose(%9), dimensions={1,0}
 ROOT %11 = (f32[16,8]) tuple(%10)
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -124,9 +110,7 @@ def test_convolution_accumulates_a_float32_convolution():
         torch_xla.sync()
         x, g = on_device(numbers(2, 4, 8, 8, seed=seed)), on_device(numbers(2, 6, 8, 8, seed=seed))
         F.conv2d(x, w, padding=1).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = bf16[2,6,8,8] xla::device_data()
 %2 = bf16[2,4,8,8] xla::device_data()
@@ -134,17 +118,14 @@ def test_convolution_accumulates_a_float32_convolution():
 %4 = f32[6,4,3,3] xla::device_data()
 %5 = f32[6,4,3,3] aten::add(%4, %3, %0)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_einsum_has_one_dot():
     w, x, g = wide(numbers(8, 4, 6)), on_device(numbers(2, 5, 8)), on_device(numbers(2, 5, 4, 6))
     torch.einsum("bsi,ihd->bshd", x, w).backward(g)
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = bf16[2,5,4,6] xla::device_data()
 %1 = bf16[10,24] aten::view(%0)
 %2 = bf16[2,5,8] xla::device_data()
@@ -152,24 +133,20 @@ def test_einsum_has_one_dot():
 %4 = f32[8,24] xla::dot_general(%3, %1)
 %5 = f32[8,4,6] aten::view(%4)
 return %5
-""",
-    )
+""")
 
 
 @fails_on_stock
 def test_a_bias_is_summed_in_float32():
     w, b = wide(numbers(16, 8)), wide(numbers(16))
     F.linear(on_device(numbers(4, 8)), w, b).backward(on_device(numbers(4, 16)))
-    assert_expected_inline(
-        ir(b.grad),
-        """\
+    ir(b.grad).expect("""\
 %0 = bf16[4,16] xla::device_data()
 %1 = f32[4,16] xla::cast(%0)
 %2 = f32[1,16] aten::sum(%1)
 %3 = f32[16] aten::view(%2)
 return %3
-""",
-    )
+""")
 
 
 @fails_on_stock
@@ -177,9 +154,7 @@ return %3
 def test_embedding_scatters_in_float32():
     w, ids = wide(numbers(10, 4)), on_device(torch.arange(6))
     F.embedding(ids, w).backward(on_device(numbers(6, 4)))
-    assert_expected_inline(
-        ir(w.grad),
-        """\
+    ir(w.grad).expect("""\
 %0 = f32[] prim::Constant()
 %1 = f32[6,4] aten::expand(%0)
 %2 = bf16[6,4] xla::device_data()
@@ -204,8 +179,7 @@ def test_embedding_scatters_in_float32():
 %21 = f32[10,4] aten::index_put(%20, %18, %11)
 %22 = f32[10,4] aten::permute(%21)
 return %22
-""",
-    )
+""")
 
 
 # ---- numbers

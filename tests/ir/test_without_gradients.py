@@ -3,20 +3,13 @@
 patches/torch_xla/lean-functionalization
 """
 
-import os
-
-os.environ.setdefault("PJRT_DEVICE", "CPU")
-
 import pytest
 import torch
-import torch_xla
 from ir_text import ir
+from marks import passes_on_stock
+from tensors import DEVICE, bf16, f16, f32
 from torch.autograd import forward_ad
 from torch.nn import functional
-
-DEVICE = torch_xla.device()
-passes_on_stock = pytest.mark.passes_on_stock
-f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
 
 
 def numbers(*shape, dtype=f32):

@@ -1,15 +1,12 @@
 """native-attention, as the TPU compiler sees its programs."""
 
-import pytest
 import torch
 from device_data import data
+from marks import fails_on_stock, passes_on_stock
 from torch.nn.functional import scaled_dot_product_attention
 from torch_xla import experimental
 
 SIZES = (4, 8, 1024, 64)
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 def by_torch(q, k, v, **options):

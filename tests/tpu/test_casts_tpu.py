@@ -1,17 +1,14 @@
 """exact-casts, native-mul, mixed-operands and amp-on-cpu, as the TPU compiler sees their programs."""
 
-import pytest
 import torch
 import torch_xla
 import torch_xla.amp
 from device_data import data
+from marks import fails_on_stock, passes_on_stock
 from torch_xla import experimental
 
 DEVICE = torch_xla.device()
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 
 
 @passes_on_stock

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from device_data import data
+from marks import fails_on_stock
 from torch.nn import functional as F
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 TOKENS, CLASSES, WIDTH = 2048, 32000, 512
 SMOOTHING = 0.1

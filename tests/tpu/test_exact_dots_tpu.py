@@ -3,13 +3,12 @@
 import pytest
 import torch
 from device_data import data
+from marks import fails_on_stock, passes_on_stock
 from torch.nn.functional import conv2d, linear
 
 from castoff.formats.xla_text import parse_hlo
 from castoff.tpu.trace import program_of
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 bf16, f32 = torch.bfloat16, torch.float32
 ROWS, INNER, COLUMNS = 512, 256, 384
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch_xla
 from device_data import data
+from marks import fails_on_stock, passes_on_stock
 
 from castoff.core.errors import TpuError
 from castoff.formats.xla_text import parse_hlo
@@ -25,8 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DEVICE = torch_xla.device()
 bf16, f32, s8, s32 = torch.bfloat16, torch.float32, torch.int8, torch.int32
 
-fails_on_stock = pytest.mark.fails_on_stock
-passes_on_stock = pytest.mark.passes_on_stock
 has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 import torch_xla
 from device_data import data
+from marks import fails_on_stock
 
 DEVICE = torch_xla.device()
 bf16, f32 = torch.bfloat16, torch.float32
-
-fails_on_stock = pytest.mark.fails_on_stock
 
 
 def step(n, grad_dtype):
