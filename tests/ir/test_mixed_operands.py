@@ -372,6 +372,7 @@ WHOLE, HALVES = torch.tensor([1, 2, 3]), torch.tensor([1.5, -2.0, 3.0])
         lambda x, i: x.clone().addcmul_(i, i, value=0.5),
         lambda x, i: torch.addcdiv(x, i, x, value=0.5),
         lambda x, i: torch.addcdiv(i, i, x, value=0.5),
+        lambda x, i: F.smooth_l1_loss(i, x),
     ),
 )
 def test_the_number_beside_integers(call, integer):
@@ -402,6 +403,15 @@ def test_integers_that_would_round_the_result(call):
     for device in ("cpu", DEVICE):
         with pytest.raises(RuntimeError, match=r"same dtype|not implemented for|expected scalar type"):
             call(WHOLE.to(device), HALVES.to(device))
+
+
+@passes_on_stock
+@pytest.mark.parametrize("addend", (WHOLE, WHOLE.bool(), HALVES.double()), ids=lambda addend: str(addend.dtype))
+def test_the_addend_takes_the_dtype_of_the_product(addend):
+    expected = torch.addmv(addend, HALVES.outer(HALVES), HALVES, alpha=0.5, beta=0.25)
+    x = HALVES.to(DEVICE)
+    result = torch.addmv(addend.to(DEVICE), x.outer(x), x, alpha=0.5, beta=0.25)
+    torch.testing.assert_close(result.cpu(), expected)
 
 
 @passes_on_stock

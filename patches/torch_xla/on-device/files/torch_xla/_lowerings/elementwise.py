@@ -124,6 +124,7 @@ def addbmm(x: Tensor, first: Tensor, second: Tensor, beta: float, alpha: float) 
 
 
 def _weighted(x: Tensor, beta: float, product: Tensor, alpha: float) -> Tensor:
+    x = x.to(product.dtype)
     if integral(x):  # torch takes them as numbers of the tensors' dtype
         beta, alpha = int(beta), int(alpha)
     if alpha != 1:

@@ -361,7 +361,8 @@ void install() {
   override_kernels(xla, promote_unless_highest, "addcdiv addcmul", Kinds::kNumbers);
   override_kernels(xla, promote,
                    "clamp.Tensor clamp_max.Tensor clamp_min.Tensor mse_loss_backward "
-                   "remainder.Tensor smooth_l1_loss where.self xlogy.Tensor");
+                   "remainder.Tensor where.self xlogy.Tensor");
+  override_kernels(xla, promote, "smooth_l1_loss", Kinds::kNumbers);
   override_kernels(xla, promote_weight, "lerp.Tensor");
   castoff::each_operator(
       "atan2 clamp.Tensor clamp_max.Tensor clamp_min.Tensor lerp.Tensor where.self",
