@@ -414,6 +414,34 @@ def test_the_addend_takes_the_dtype_of_the_product(addend):
     torch.testing.assert_close(result.cpu(), expected)
 
 
+BY_FALLBACK = (
+    torch.hypot,
+    torch.logaddexp,
+    torch.logaddexp2,
+    torch.igamma,
+    torch.igammac,
+    torch.nextafter,
+    torch.bucketize,
+)
+
+
+@passes_on_stock
+@pytest.mark.parametrize("integer", (torch.bool, torch.int8, torch.int64), ids=str)
+@pytest.mark.parametrize("call", BY_FALLBACK, ids=lambda call: call.__name__)
+def test_integers_beside_floats_are_promoted(call, integer):
+    """These have kernels for no integers, and those of the CPU promote them."""
+    i, x = WHOLE.to(integer), torch.tensor([0.5, 2.0, 3.0])
+    torch.testing.assert_close(call(i.to(DEVICE), x.to(DEVICE)).cpu(), call(i, x))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("source", (torch.bool, torch.int32, torch.int64), ids=str)
+def test_integers_are_scattered_into_floats(source):
+    ones = torch.ones(3, 4)
+    src = torch.arange(8).view(2, 4).to(source)
+    assert ones.to(DEVICE).slice_scatter(src.to(DEVICE), start=1).tolist() == ones.slice_scatter(src, start=1).tolist()
+
+
 @passes_on_stock
 def test_a_loss_of_integers_and_floats():
     torch.testing.assert_close(F.mse_loss(WHOLE.to(DEVICE), HALVES.to(DEVICE)).cpu(), F.mse_loss(WHOLE, HALVES))

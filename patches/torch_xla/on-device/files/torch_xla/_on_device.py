@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from . import _castoff, _deferred_errors, _departures
 from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
-from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, REFUSED, TABLE
+from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, PROMOTED, REFUSED, TABLE
 
 __all__ = ["install"]
 
@@ -116,8 +116,11 @@ class _Operator:
         kinds = [kind for kind, names in REFUSED.items() if self._name in names.split()]
         return frozenset(dtype for kind in kinds for dtype in _DTYPES[kind])
 
-    def _check_dtype(self, first: Any) -> None:
-        if getattr(first, "dtype", None) in self._refused:
+    def _check_dtype(self, first: Any, *others: Any) -> None:
+        dtype = getattr(first, "dtype", None)
+        if dtype in self._refused and self._name in PROMOTED.split() and isinstance(others[0], torch.Tensor):
+            dtype = torch.result_type(first, others[0])
+        if dtype in self._refused:
             raise NotImplementedError(
                 f"aten::{self._name}: not implemented for {first.dtype}, as on the CPU. Convert the tensor first."
             )
@@ -161,7 +164,7 @@ class _Operator:
         """The function's result, or that of the kernel that was there if the function is not for this call."""
         rest = [named.get(a.name, a.default_value) for a in self._schema_arguments[len(arguments) :]]
         given = self._without_numbers((*arguments, *rest))
-        self._check_dtype(given[0])
+        self._check_dtype(*given)
         condition = getattr(self._function, "condition", None)
         if condition is None or condition(*given):
             result = self._answer(given)

@@ -286,3 +286,6 @@ REFUSED = {
     ),
     "floating": "gcd lcm",
 }
+
+#: Of these, the operators that compute in the dtype that torch promotes their first two arguments to.
+PROMOTED = "bucketize.Tensor hypot igamma igammac logaddexp logaddexp2 nextafter"

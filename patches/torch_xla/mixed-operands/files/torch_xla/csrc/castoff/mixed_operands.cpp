@@ -370,7 +370,7 @@ void install() {
         castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, name, overload, true);
       });
   castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, "aten::xlogy", "Tensor", false);
-  override_kernels(xla, take_dtype_of_self, "slice_scatter");
+  override_kernels(xla, take_dtype_of_self, "slice_scatter", Kinds::kNumbers);
   override_kernels(xla, refuse_mixed,
                    "_cdist_forward masked_scatter nll_loss2d_forward nll_loss_forward "
                    "scatter.reduce scatter.src scatter_add scatter_reduce.two");
