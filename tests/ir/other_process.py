@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE)}
+#: Where programs find the modules of the tests, and what those import.
+FOLDERS = [str(HERE), str(HERE.parent)]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(FOLDERS)}
 
 
 @functools.cache
@@ -37,7 +39,7 @@ def forked(*arguments, **environment):
 
 def completed(*arguments, **environment):
     """Run Python with these arguments, and these variables besides this process's own. It has to exit with 0."""
-    path = [environment.pop("PYTHONPATH"), str(HERE)] if "PYTHONPATH" in environment else [str(HERE)]
+    path = [environment.pop("PYTHONPATH"), *FOLDERS] if "PYTHONPATH" in environment else FOLDERS
     return successful(
         subprocess.run(
             [sys.executable, *map(str, arguments)],

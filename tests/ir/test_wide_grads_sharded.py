@@ -39,6 +39,7 @@ from patched_linear import apply_xla_patch_to_nn_linear
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 xr.use_spmd()
+bf16, f32 = torch.bfloat16, torch.float32
 mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 
 def numbers(*shape, seed=0):
