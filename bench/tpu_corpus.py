@@ -66,7 +66,9 @@ NOT_IN_JAX = ("GRU",)
 """What ends torchax's process."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {
-    ("attention alone, heads of 16", "v5e", "cycles"): Known(2.20, "on v6e 0.85 to 1.14, and the generation is not known when it is traced"),
+    ("attention alone, heads of 16", "v5e", "cycles"): Known(
+        2.20, "on v6e 0.85 to 1.14, and the generation is not known when it is traced"
+    ),
     ("attention alone, heads of 256", "v5e", "cycles"): Known(1.06, "no rule by size tells it from layers that gain"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
