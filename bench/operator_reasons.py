@@ -280,6 +280,51 @@ SPECIAL = (
 """Of special values."""
 
 
+OTHER = (
+    Reason(
+        "library",
+        "linalg",
+        "torch computes in its own way with what is empty, and has no kernel for bfloat16.",
+        operators=r"linalg\..*",
+    ),
+    Reason(
+        "ties",
+        "Another one of equal elements",
+        "The values are right, and the index is that of another one of several equal elements.",
+        operators="kthvalue|topk",
+        dtypes="bool",
+    ),
+    Reason(
+        "steps",
+        "Steps in bfloat16 and float16",
+        "One of the operator's steps is of the bfloat16 tensor alone, and rounded.",
+        dtypes="bf16",
+        kinds="value, dtype",
+    ),
+    Reason(
+        "rounding",
+        "Rounding",
+        "The steps of the gradient are in another order, or XLA approximates a function in another way.",
+        kinds="value",
+        phases="gradient",
+    ),
+    Reason(
+        "composed",
+        "Composed of operators that take integers and bools",
+        "torch_xla composes the operator of others, of which each takes the dtype; torch's kernel does not.",
+        kinds="unrefused",
+    ),
+    Reason(
+        "complex",
+        "Complex numbers",
+        "torch's kernel takes them, for what it is worth: it orders them by their real parts, or refuses them later.",
+        dtypes="c64",
+    ),
+    Reason("other", "Not looked into", "Nobody has found out why."),
+)
+"""Of samples with a tensor in another dtype."""
+
+
 def reason_of(row: dict[str, Any], table: tuple[Reason, ...] = REASONS) -> str:
     """The key of a difference's reason."""
     return next(reason.key for reason in table if reason.has(row))

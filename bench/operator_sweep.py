@@ -38,7 +38,7 @@ END = "<!-- sweep: end -->"
 
 NEAR = 2.0
 """An error of so many times the limit, or of so small a part of it, may be on its other side on another processor."""
-RAISING = ("raises", "raises late", "dies", "hangs")
+RAISING = ("raises", "raises late", "refused late", "dies", "hangs")
 FAMILIES = {
     "linalg": ("linalg.", "cholesky", "geqrf", "lu", "ormqr", "pca_lowrank", "pinverse", "qr", "svd", "triangular_"),
     "fft": ("fft.", "istft", "stft"),
@@ -232,8 +232,10 @@ HOW = {
     "shape": "wrong shape",
     "type": "a result or gradient is missing, or is there and should not be",
     "value": "wrong value",
+    "unrefused": "is not refused, and not as if promoted",
     "raises": "raises at the call",
     "raises late": "raises when the graph runs",
+    "refused late": "raises when the graph runs, not at the call",
     "dies": "ends the process",
     "hangs": "does not end",
 }

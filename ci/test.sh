@@ -259,7 +259,9 @@ operators() {
   section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
   section "special values in the day's operators: what differs is what is recorded" \
-    .venv/bin/python bench/special_values.py --check --patched "$work/patched/bin/python"
+    .venv/bin/python bench/made_samples.py special --check --patched "$work/patched/bin/python"
+  section "a tensor in another dtype in the day's operators: what differs is what is recorded" \
+    .venv/bin/python bench/made_samples.py other --check --patched "$work/patched/bin/python"
   section "operators of the day: what leaves the device is recorded" \
     .venv/bin/python bench/leaves_device.py --check --patched "$work/patched/bin/python"
   section 'random training programs, those of the day, traced and replayed' \

@@ -13,17 +13,28 @@ DTYPES = {
     "i8": "int8",
     "u8": "uint8",
     "bool": "bool",
+    "f64": "float64",
+    "c64": "complex64",
 }
+OTHERS = ("bf16", "i64", "bool", "f64", "c64")
+"""Dtypes of the tensor that has another one than its samples in float32."""
 PHASES = ("forward", "gradient", "alias")
+KINDS = ("torch", "special", "other")
+"""Samples: torch's own, those of special values, and torch's in float32 with one tensor in another dtype."""
 
 QUICK, ALL = 2, 6
 """Samples of each operator and dtype: in CI, and in the whole sweep."""
-PARTS = 4
-"""CI runs one operator in so many, others each day."""
+PARTS = {"torch": 4, "special": 4, "other": 8}
+"""Of each kind of samples CI runs one operator in so many, others each day."""
 ALWAYS = ("f32", "bf16", "i64")
 """CI runs each operator with these dtypes and with one of its others, which depends on the operator's name."""
 
 Pair = tuple[str, str]
+
+
+def dtypes(kind: str) -> list[str]:
+    """The dtypes of a kind of samples."""
+    return list(OTHERS) if kind == "other" else [dtype for dtype in DTYPES if dtype not in ("f64", "c64")]
 
 
 def quick(pairs: list[Pair]) -> list[Pair]:

@@ -1,7 +1,7 @@
 """torch's own samples of every operator, for the CPU, for float64 and for XLA; and samples of special values.
 
-The samples are those of ``torch.testing._internal.common_methods_invocations.op_db``. One is a call: an input,
-positional and keyword arguments, of which the tensors are replaced by such of another dtype, device or layout.
+The samples are those of ``torch.testing._internal.common_methods_invocations.op_db``, or made of them. One is a call:
+an input, positional and keyword arguments, of which the tensors are replaced by such of another dtype, device or layout.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import plan
+import random_operators
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 DTYPES = {name: getattr(torch, full) for name, full in plan.DTYPES.items()}
 SEED = 20260
@@ -33,6 +34,8 @@ class Call:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     process_output: Callable[[Any], Any]
+    promoted: Call | None = None
+    """The call with all floating-point tensors in float64, of one in which one has another dtype."""
 
     def map(self, change: Callable[[Any], Any]) -> Call:
         """The call with every leaf of its arguments changed."""
@@ -111,6 +114,47 @@ def special(op: Any, dtype: torch.dtype) -> list[tuple[int, Call]]:
 
 def _without_dim(keywords: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if name != "dim"}
+
+
+def other_dtype(op: Any, dtype: torch.dtype) -> list[tuple[int, Call]]:
+    """Samples in float32, of which one floating-point tensor is in `dtype`. One of a single tensor, which the operator
+    has in `dtype`, is among torch's own.
+    """
+    found = []
+    for _, call in samples(op, torch.float32, plan.QUICK):
+        leaves, spec = tree_flatten((call.arguments, call.keywords))
+        tensors = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        if len(tensors) > 1 or not supported(op, dtype):
+            floats = [i for i in tensors if leaves[i].is_floating_point()]
+            found += [_with_leaf(call, leaves, spec, i, leaves[i].to(dtype)) for i in floats]
+    return list(enumerate(found))
+
+
+def _with_leaf(call: Call, leaves: list[Any], spec: Any, i: int, other: torch.Tensor) -> Call:
+    """The call with another leaf, which knows itself with that leaf and all floating-point ones in the widest dtype."""
+    widest = other.to(torch.complex128 if other.is_complex() else torch.float64)
+    wider = tree_unflatten([*map(wide, leaves[:i]), widest, *map(wide, leaves[i + 1 :])], spec)
+    arguments, keywords = tree_unflatten([*leaves[:i], other, *leaves[i + 1 :]], spec)
+    promoted = Call(call.function, *wider, call.process_output)
+    return Call(call.function, arguments, keywords, call.process_output, promoted)
+
+
+def has_other_dtype(op: Any) -> bool:
+    """Whether there are samples in which one tensor has another dtype: of operators that draw no random numbers."""
+    return supported(op, torch.float32) and op.full_name not in random_operators.NAMES
+
+
+def pairs(kind: str) -> list[plan.Pair]:
+    """The operators and dtypes of which there are samples of a kind."""
+    if kind == "other":
+        return [(name, dtype) for name, op in operators().items() if has_other_dtype(op) for dtype in plan.dtypes(kind)]
+    named = [(name, op) for name, op in operators().items() if kind == "torch" or has_special(op)]
+    return [(name, dtype) for name, op in named for dtype in plan.dtypes(kind) if supported(op, DTYPES[dtype])]
+
+
+def of_kind(kind: str, op: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Call]]:
+    """Samples of one of `plan.KINDS`; the count is that of torch's own."""
+    return {"special": special, "other": other_dtype}[kind](op, dtype) if kind != "torch" else samples(op, dtype, count)
 
 
 def special_values(dtype: torch.dtype) -> torch.Tensor:

@@ -91,14 +91,14 @@ class Worker:
             return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
-    def run(self, op: str, dtype: str, count: int | None) -> list[Row]:
-        """The rows of one operator and dtype; without a count, of special values."""
+    def run(self, op: str, dtype: str, kind: str, count: int) -> list[Row]:
+        """The rows of one operator and dtype, of samples of a kind; of torch's own so many."""
         rows: list[Row] = []
         skip: list[list[Any]] = []
         together = True
         while True:
             assert self._process.stdin is not None
-            job = {"op": op, "dtype": dtype, "count": count, "together": together, "skip": skip}
+            job = {"op": op, "dtype": dtype, "of": kind, "count": count, "together": together, "skip": skip}
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             ended = self._follow(rows, skip)
@@ -150,7 +150,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     return row.get("number"), row.get("phase"), "chosen" in row, "fallback" in row
 
 
-def sweep(pairs: list[plan.Pair], count: int | None, workers: int) -> list[Row]:
+def sweep(pairs: list[plan.Pair], kind: str, count: int, workers: int) -> list[Row]:
     """The rows of all these operators and dtypes, in their order."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for i in range(len(pairs)):
@@ -163,7 +163,7 @@ def sweep(pairs: list[plan.Pair], count: int | None, workers: int) -> list[Row]:
         try:
             while True:
                 i = todo.get_nowait()
-                found[i] = worker.run(*pairs[i], count)
+                found[i] = worker.run(*pairs[i], kind, count)
                 if len(found) % 200 == 0:
                     print(f"{len(found)} of {len(pairs)}, {time.monotonic() - begun:.0f} s", file=sys.stderr)
         except queue.Empty:
@@ -181,14 +181,11 @@ def sweep(pairs: list[plan.Pair], count: int | None, workers: int) -> list[Row]:
     return [row for i in range(len(pairs)) for row in found[i]]
 
 
-def all_pairs(special: bool) -> list[plan.Pair]:
-    """Every operator and dtype that the CPU has; found in a process of its own, as it takes a while to import."""
-    program = (
-        "import json, samples as s\n"
-        f"operators = {{n: op for n, op in s.operators().items() if s.has_special(op) or not {special}}}\n"
-        "pairs = [(n, d) for n, op in operators.items() for d in s.DTYPES if s.supported(op, s.DTYPES[d])]\n"
-        "print(json.dumps(pairs))"
-    )
+def all_pairs(kind: str) -> list[plan.Pair]:
+    """Every operator and dtype of which there are samples of a kind; found in a process of its own, as it takes a while
+    to import.
+    """
+    program = f"import json, samples; print(json.dumps(samples.pairs({kind!r})))"
     run = subprocess.run([sys.executable, "-c", program], cwd=HERE, stdout=subprocess.PIPE, text=True, check=True)
     return [tuple(pair) for pair in json.loads(run.stdout.splitlines()[-1])]
 
@@ -196,8 +193,13 @@ def all_pairs(special: bool) -> list[plan.Pair]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the dtypes and samples that CI runs")
-    parser.add_argument("--special", action="store_true", help="samples of special values in place of torch's own")
-    parser.add_argument("--of-the-day", action="store_true", help=f"one operator in {plan.PARTS}, others each day")
+    parser.add_argument(
+        "--kind",
+        choices=plan.KINDS,
+        default="torch",
+        help="torch's own, special values, or one tensor in another dtype",
+    )
+    parser.add_argument("--of-the-day", action="store_true", help="one operator in four or eight, others each day")
     parser.add_argument("--samples", type=int, help=f"of each operator and dtype, at most {plan.ALL}")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--op", action="append", help="only these operators, by their full names")
@@ -205,11 +207,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--show", action="store_true", help="print what is not the same")
     options = parser.parse_args()
-    pairs = all_pairs(options.special)
+    pairs = all_pairs(options.kind)
     if options.quick:
         pairs = plan.quick(pairs)
     if options.of_the_day:
-        today = set(slices.slice_of_day(dict.fromkeys(op for op, _ in pairs), plan.PARTS))
+        today = set(slices.slice_of_day(dict.fromkeys(op for op, _ in pairs), plan.PARTS[options.kind]))
         pairs = [(op, dtype) for op, dtype in pairs if op in today]
     pairs = [
         (op, dtype)
@@ -217,8 +219,8 @@ def main() -> None:
         if (not options.op or op in options.op) and (not options.dtype or dtype in options.dtype)
     ]
     begun = time.monotonic()
-    count = None if options.special else options.samples or (plan.QUICK if options.quick else plan.ALL)
-    rows = sweep(pairs, count, options.workers)
+    count = options.samples or (plan.QUICK if options.quick else plan.ALL)
+    rows = sweep(pairs, options.kind, count, options.workers)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=0), encoding="utf-8")
     kinds = [row["kind"] for row in rows if "kind" in row]

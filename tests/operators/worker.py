@@ -1,8 +1,8 @@
 """One process of the sweep: runs the samples that it is told to and prints what it found.
 
-It reads lines ``{"op": …, "dtype": …, "count": …, "together": …, "skip": [[number, phase]…]}``, of which a count of
-null means the samples of special values. It answers with lines of JSON: ``start`` ahead of what may kill the process,
-``done`` at the end, results in between. A child of it does so, forked before the runtime starts: one that dies
+It reads lines ``{"op": …, "dtype": …, "of": …, "count": …, "together": …, "skip": [[number, phase]…]}``, of which "of"
+is one of `plan.KINDS`. It answers with lines of JSON: ``start`` ahead of what may kill the process, ``done`` at the
+end, results in between. A child of it does so, forked before the runtime starts: one that dies
 (``died``) is followed by another (``ready``), without the imports.
 
 All samples of an operator and dtype are one graph, because most of the time is that of the compiler. If that graph
@@ -43,6 +43,8 @@ class Pending:
 
     leaves: list[Any]
     judge: Callable[[list[Any]], judge.Verdict]
+    late: str = "raises late"
+    """What it is if the graph does not run."""
 
 
 def emit(**message: Any) -> None:
@@ -92,12 +94,12 @@ def run(call: samples.Call, *, grad: bool, device: torch.device) -> list[Any]:
 class Sample:
     """One sample, run on the CPU, in float64 and on XLA."""
 
-    def __init__(self, op: Any, call: samples.Call, dtype: torch.dtype, device: torch.device) -> None:
-        self.call, self.device = call, device
-        self.differentiable = samples.differentiable(op, dtype)
+    def __init__(self, op: Any, call: samples.Call, dtype: torch.dtype, device: torch.device, other: bool) -> None:
+        self.call, self.device, self.other = call, device, other
+        self.differentiable = op.supports_autograd if other else samples.differentiable(op, dtype)
         random = op.full_name in random_operators.NAMES
         self.values = not random and not op.name.startswith(UNDEFINED) and "empty" not in op.name
-        self.views_too = dtype in (torch.float32, torch.int64) and bool(call.tensors())
+        self.views_too = not other and dtype in (torch.float32, torch.int64) and bool(call.tensors())
 
     def begin(self, phase: str) -> Pending | None:
         """Trace a phase; None if there is nothing to compare. Raises what the operator raises on XLA alone."""
@@ -114,6 +116,8 @@ class Sample:
 
     def _compare(self, grad: bool) -> Pending | None:
         cpu = self._on_cpu(samples.fresh, grad)
+        if cpu is None and self.other and not grad:
+            return self._accepted()
         if cpu is None or (grad and not cpu):
             return None
         reference = self._on_cpu(samples.wide, grad)
@@ -130,6 +134,15 @@ class Sample:
             return found
 
         return Pending(found, verdict)
+
+    def _accepted(self) -> Pending | None:
+        """A call that the CPU refuses. What XLA accepts is as if all of its tensors were promoted to one dtype."""
+        try:
+            promoted = run(self.call.promoted.map(samples.fresh), grad=False, device=CPU)
+            found = run(self.call.map(samples.on(self.device)), grad=False, device=self.device)
+        except Exception:
+            return None
+        return Pending(found, lambda values: judge.promoted(values, promoted), late="refused late")
 
     def _alias(self) -> Pending | None:
         """Write to the results and look at the bases of the inputs, and the other way round."""
@@ -188,9 +201,9 @@ def raised(kind: str, error: Exception) -> Row:
 class Pair:
     """The samples of one operator and dtype."""
 
-    def __init__(self, op: Any, dtype: torch.dtype, count: int | None, device: torch.device) -> None:
-        found = samples.special(op, dtype) if count is None else samples.samples(op, dtype, count)
-        self.samples = {n: Sample(op, call, dtype, device) for n, call in found}
+    def __init__(self, op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device) -> None:
+        found = samples.of_kind(job["of"], op, dtype, job["count"])
+        self.samples = {n: Sample(op, call, dtype, device, job["of"] == "other") for n, call in found}
 
     def together(self, skip: set[tuple[int, str]]) -> Iterator[Row]:
         """All phases of all samples, in one graph where it runs."""
@@ -222,10 +235,10 @@ class Pair:
                 try:
                     row = pending.judge(fetch(pending.leaves)).row()
                 except Exception as error:
-                    row = raised("raises late", error)
+                    row = raised(pending.late, error)
             if row is not None:
                 yield {"number": number, "phase": phase, **row}
-                if row["kind"].startswith("raises"):
+                if row["kind"].startswith(("raises", "refused")):
                     skip |= {(number, other) for other in plan.PHASES}
 
     def _phases(self, skip: set[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -244,7 +257,7 @@ class Pair:
 def sweep(op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device) -> None:
     skip = {(number, phase) for number, phase in job["skip"]}
     try:
-        pair = Pair(op, dtype, job["count"], device)
+        pair = Pair(op, dtype, job, device)
     except Exception as error:
         emit(number=-1, phase="samples", kind="no samples", detail=f"{type(error).__name__}: {error}"[:200])
         return
@@ -254,7 +267,7 @@ def sweep(op: Any, dtype: torch.dtype, job: dict[str, Any], device: torch.device
         emit(start=[-1, "together"])
     for row in pair.together(skip) if job["together"] else pair.apart(skip):
         emit(**row)
-    if job["count"] is not None and op.full_name in random_operators.NAMES and (-1, "distribution") not in skip:
+    if job["of"] == "torch" and op.full_name in random_operators.NAMES and (-1, "distribution") not in skip:
         emit(start=[-1, "distribution"])
         found = random_operators.judged(op.full_name, dtype, device)
         if found is not None:

@@ -276,13 +276,13 @@ REFUSED = {
         "special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_xlog1py special_zeta"
     ),
     "integral": (
-        "fractional_max_pool2d fractional_max_pool3d grid_sampler_2d grid_sampler_3d huber_loss hypot igamma igammac "
-        "im2col logaddexp logaddexp2 logcumsumexp multi_margin_loss multilabel_margin_loss_forward nextafter "
-        "round.decimals"
+        "_embedding_bag _embedding_bag_forward_only fractional_max_pool2d fractional_max_pool3d grid_sampler_2d "
+        "grid_sampler_3d huber_loss hypot igamma igammac im2col logaddexp logaddexp2 logcumsumexp multi_margin_loss "
+        "multilabel_margin_loss_forward nextafter round.decimals"
     ),
     "bool": (
-        "addbmm bucketize.Tensor grid_sampler_2d grid_sampler_3d igamma igammac isin.Tensor_Tensor lcm logcumsumexp "
-        "median median.dim nanmedian nanmedian.dim round.decimals vdot"
+        "_embedding_bag _embedding_bag_forward_only addbmm bucketize.Tensor grid_sampler_2d grid_sampler_3d igamma "
+        "igammac isin.Tensor_Tensor lcm logcumsumexp median median.dim nanmedian nanmedian.dim round.decimals vdot"
     ),
     "floating": "gcd lcm",
 }

@@ -214,11 +214,17 @@ void product(MixedCall& call) {
 }
 
 // The sum with the bias declares the higher dtype, unless the convolution is a transposed one: that
-// adds its bias within the one node.
+// adds its bias within the one node, and takes one in float64 beside float32, as torch does.
 void convolution(MixedCall& call) {
   constexpr size_t kTransposed = 6;
   const auto& held = call.held;
-  const bool bias_declares = held.size() == 3 && !call.arguments[kTransposed].toBool();
+  const bool is_transposed = call.arguments[kTransposed].toBool();
+  const auto is_float = [](const Tensor& t) { return t.scalar_type() == ScalarType::Float; };
+  if (is_transposed && is_float(held[0]) && is_float(held[1])) {
+    return call.arguments.cast_operands(ScalarType::Float);
+  }
+  if (!held[0].is_floating_point()) refuse(call.op, held);
+  const bool bias_declares = held.size() == 3 && !is_transposed;
   const bool untrue = bias_declares
                           ? is_below(held[0], held[1]) && is_below(held[2], held[1])
                           : std::any_of(held.begin() + 1, held.end(),
@@ -372,8 +378,9 @@ void install() {
   castoff::override_kernel<SendNumbers>(xla, DispatchKey::XLA, "aten::xlogy", "Tensor", false);
   override_kernels(xla, take_dtype_of_self, "slice_scatter", Kinds::kNumbers);
   override_kernels(xla, refuse_mixed,
-                   "_cdist_forward masked_scatter nll_loss2d_forward nll_loss_forward "
-                   "scatter.reduce scatter.src scatter_add scatter_reduce.two");
+                   "_cdist_forward _softmax_backward_data masked_scatter nll_loss2d_forward "
+                   "nll_loss_forward put scatter.reduce scatter.src scatter_add "
+                   "scatter_reduce.two triangular_solve");
   override_kernels(xla, product, "addmm bmm dot mm mv", Kinds::kNumbers);
   torch::Library& autograd =
       castoff::library(torch::Library::IMPL, "aten", DispatchKey::AutogradXLA);

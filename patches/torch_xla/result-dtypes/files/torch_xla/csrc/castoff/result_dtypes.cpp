@@ -14,6 +14,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 #include <vector>
@@ -265,6 +266,20 @@ void of_integers(Call& call) {
   call.proceed();
 }
 
+// ---- concatenation
+
+// Tensors of one dimension without elements are left out, but take part in the promotion.
+void concatenate(Call& call) {
+  const auto tensors = call[0].toListRef();
+  const bool leaves_out = std::any_of(tensors.begin(), tensors.end(), [](const IValue& t) {
+    return t.toTensor().dim() == 1 && t.toTensor().numel() == 0;
+  });
+  if (C10_LIKELY(!leaves_out)) return call.proceed();
+  const ScalarType dtype = at::native::result_type(call[0].toTensorVector());
+  call.proceed();
+  call.result() = converted(call.result().toTensor(), dtype);
+}
+
 // ---- normalisations with parameters of another dtype
 
 // input, …, weight, bias: with float32 parameters a narrower input is computed in float32, and the
@@ -320,6 +335,7 @@ void install() {
          "acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp expm1 isnan log log10 "
          "log1p log2 logit reciprocal rsqrt sigmoid sin sinh sqrt tan tanh");
   remedy(xla, of_integers, "logsumexp");
+  remedy(xla, concatenate, "cat");
   remedy(xla, divide, "div.Tensor");
   remedy(xla, divide_by_number, "div.Scalar");
   // Both: under inference mode there is no autograd to pass.

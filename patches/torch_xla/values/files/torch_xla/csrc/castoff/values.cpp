@@ -48,6 +48,7 @@
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/norm_gradient.h"
+#include "torch_xla/csrc/castoff/refused_dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/resampling.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -959,6 +960,7 @@ void install() {
   mend_complex_numbers(xla);
   mend_unfolding();
   mend_norm_gradient(xla);
+  refuse_dtypes(xla);
   is_installed = true;
 }
 
