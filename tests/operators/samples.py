@@ -1,7 +1,8 @@
-"""torch's own samples of every operator, for the CPU, for float64 and for XLA; and samples of special values.
+"""torch's own samples of every operator, for the CPU, for float64 and for XLA; and samples that are made.
 
 The samples are those of ``torch.testing._internal.common_methods_invocations.op_db``, or made of them. One is a call:
-an input, positional and keyword arguments, of which the tensors are replaced by such of another dtype, device or layout.
+an input, positional and keyword arguments, of which the tensors are replaced by such of another dtype, device or
+layout.
 """
 
 from __future__ import annotations
