@@ -656,6 +656,7 @@ def test_weights_of_a_covariance_that_torch_refuses_give_nan(weights):
 
 NUMBERS = {
     "copysign": lambda x: torch.copysign(x, -1),
+    "copysign of bytes": lambda x: torch.copysign(x.abs().to(torch.uint8), -1),
     "copysign of integers": lambda x: torch.copysign(x.int(), 2.5),
     "xlog1py": lambda x: torch.special.xlog1py(2, x),
     "xlog1py of bfloat16": lambda x: torch.special.xlog1py(x.bfloat16(), 4),

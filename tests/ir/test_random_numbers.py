@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
+import torch_xla.core.xla_model as xm
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
@@ -206,6 +207,17 @@ torch.manual_seed(7)
 print(torch.equal(a, torch.rand(2, device="xla").cpu()))
 """
     assert completed("-c", program, CASTOFF_DISABLE="random-numbers").stdout == "False\n"
+
+
+@fails_on_stock
+def test_shapes_of_exponential_draws_of_one_seed():
+    """torch_xla looks a shape up by a hash that is the same for each shape."""
+    for shape in ((2, 3), (3,), (4, 5)):
+        xm.set_rng_state(7)
+        x = torch.empty(shape, device=DEVICE).exponential_(2.0)
+        assert (x / 2).exp().shape == shape
+    with pytest.raises(RuntimeError, match="expects lambda"):
+        x.exponential_(0.0)
 
 
 # ---- torch.Generator(device="xla")

@@ -1017,6 +1017,39 @@ def test_gather_and_scatter_of_numbers_and_of_nothing():
         assert_same([lambda x, f=f: ranks(x)[f] * 1], data(5), gradients=True)
 
 
+def written_diagonal(x, *which):
+    y = x * 1
+    y.diagonal(*which).mul_(-3)
+    return y
+
+
+@fails_on_stock
+@pytest.mark.parametrize("shape", ((2, 3, 4), (3, 2, 2, 5)), ids=str)
+def test_diagonals_of_the_first_dimensions(shape):
+    """Those are the default; torch_xla takes them for the last ones."""
+    for which in ((), (1,), (-1, 0, 1), (0, -len(shape), 1), (1, 1, 0), (0, 0, 2), (-1, -2, -1)):
+        assert_same([lambda x, w=which: x.diagonal(*w) * 2], data(*shape), gradients=True)
+        assert_same([lambda x, w=which: written_diagonal(x, *w)], data(*shape), gradients=True)
+    x = data(*shape)
+    assert_same([torch.diagonal_scatter], x, x.diagonal().square())
+
+
+@fails_on_stock
+@pytest.mark.parametrize("shape", ((2, 4), (4, 2), (2, 4, 2)), ids=str)
+def test_writing_to_a_diagonal_without_elements(shape):
+    for offset in (-5, -4, -2, 2, 4, 5):
+        assert_same([lambda x, o=offset: written_diagonal(x, o, -2, -1)], data(*shape))
+
+
+@passes_on_stock
+def test_what_is_on_the_meta_device_has_no_data():
+    for copied in (lambda x: x.to(DEVICE), lambda x: torch.ones(2, device=DEVICE).copy_(x)):
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor; no data!"):
+            copied(torch.ones(2, device="meta"))
+    with pytest.raises(NotImplementedError, match="to_empty"):
+        torch.nn.Linear(2, 2, device="meta").to(DEVICE)
+
+
 @fails_on_stock
 def test_as_strided_beyond_the_elements_is_refused_at_the_call():
     x = torch.arange(6.0, device=DEVICE)

@@ -100,3 +100,12 @@ def sort_and_search(device):
         ordered, order, x.argsort(descending=True, stable=True), x.topk(3).values, torch.searchsorted(edges, x),
         torch.bucketize(x, edges, right=True), x.kthvalue(2).values, x.median(), torch.quantile(x, 0.3), x.msort(),
     )  # fmt: skip
+
+
+def diagonals(device):
+    """Diagonals of batches of matrices in the first, the last and other dimensions, read and written"""
+    x = torch.arange(24.0).view(2, 3, 4).to(device)
+    read = [x.diagonal(), x.diagonal(1), x.diagonal(-1, 1, 0), x.diagonal(0, -2, -1), torch.diagonal(x, 0, 0, 2)]
+    x.diagonal().mul_(10)
+    x.diagonal(1, -2, -1).zero_()
+    return [r * 1 for r in read], x, torch.diagonal_scatter(x, torch.ones(4, 2).to(device))

@@ -149,3 +149,13 @@ def seeded_draws_repeat(device):
 
     one, two = draws(), draws()
     return [bool((a == b).all()) for a, b in zip(one, two, strict=True)], bool((one[0] == torch.rand(50)).all())
+
+
+def samples_of_other_shapes_after_a_seed(device):
+    """A seed before each draw of exponential numbers: Weibull samples of several shapes"""
+    scale, shapes = torch.tensor([1.0, 2.0, 3.0]).to(device), []
+    for shape in ((2,), (), (4, 5)):
+        torch.manual_seed(1)
+        drawn = torch.distributions.Weibull(scale, scale).rsample(shape)
+        shapes.append((list(drawn.shape), bool((drawn > 0).all())))
+    return shapes

@@ -71,7 +71,10 @@ def _on_one_device(arguments: tuple) -> Any:
 def _tensor_of(number: Any, others: list) -> torch.Tensor:
     """A Python number that stands for a tensor, as the dispatcher hands it to Python, in the dtype of the result."""
     first = next(v for v in others if isinstance(v, torch.Tensor))
-    return torch.full((), number, dtype=torch.result_type(first, number), device=first.device)
+    dtype = torch.result_type(first, number)
+    if dtype == torch.uint8 and number < 0:
+        dtype = torch.int16  # copysign takes its sign
+    return torch.full((), number, dtype=dtype, device=first.device)
 
 
 def _keep(name: str, key: str) -> None:

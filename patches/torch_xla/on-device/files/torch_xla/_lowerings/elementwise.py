@@ -42,8 +42,9 @@ def signbit(x: Tensor) -> Tensor:
 
 
 def copysign(x: Tensor, y: Tensor) -> Tensor:
-    x, y = promoted(x, y, floating=True)
-    return torch.where(signbit(y), -x.abs(), x.abs())
+    negative = signbit(y)  # the dtype of both may be unsigned
+    x, _ = promoted(x, y, floating=True)
+    return torch.where(negative, -x.abs(), x.abs())
 
 
 def _of_the_other(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:

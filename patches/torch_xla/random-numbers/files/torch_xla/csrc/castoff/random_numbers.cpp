@@ -10,10 +10,13 @@
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/floor_ops.h>
+#include <ATen/ops/log1p_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/ne_ops.h>
+#include <ATen/ops/neg_ops.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/sort.h>
+#include <ATen/ops/uniform_ops.h>
 
 #include <atomic>
 #include <cmath>
@@ -105,6 +108,20 @@ void draw_wide_in_place(Call& call) {
   call.result() = self;
 }
 
+// self, lambd. The shape of torch_xla's own node is no part of its hash, by which the shapes of
+// what is computed of it are looked up: after another draw of the same seed they are those of that
+// one.
+void exponential(Call& call) {
+  const Tensor self = call.tensor(0);
+  const double rate = call[1].toDouble();
+  TORCH_CHECK(rate > 0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
+  Tensor drawn = is_wide(self.scalar_type()) ? self : cast(self, ScalarType::Float);
+  at::_ops::uniform_::redispatch(kXla, drawn, 1e-5, 0.99999, {});  // torch_xla's bounds
+  drawn = at::_ops::log1p::redispatch(kXla, at::_ops::neg::redispatch(kXla, drawn));
+  write(self, at::_ops::mul_Scalar::redispatch(kXla, drawn, -1 / rate));
+  call.answer(self);
+}
+
 // The binary digits of a dtype's numbers from 0.5 to 1, as torch draws them on the CPU.
 int digits(ScalarType dtype) {
   return dtype == ScalarType::BFloat16 ? 8 : 11;
@@ -157,7 +174,8 @@ void install() {
   remedy(xla, from_generator<draw_wide<false>>, "normal.Tensor_float rrelu_with_noise");
   remedy(xla, from_generator<normal_of_tensors>, "normal.Tensor_Tensor");
   remedy(xla, from_generator<draw_wide_in_place<true>>, "bernoulli_.Tensor bernoulli_.float");
-  remedy(xla, from_generator<draw_wide_in_place<false>>, "exponential_ normal_");
+  remedy(xla, from_generator<draw_wide_in_place<false>>, "normal_");
+  remedy(xla, from_generator<exponential>, "exponential_");
   remedy(xla, from_generator<seed_only>, "normal.float_Tensor random_ random_.from random_.to");
   remedy(xla, randperm<3>, "randperm");
   remedy(xla, from_generator<randperm<4>>, "randperm.generator");

@@ -621,6 +621,37 @@ void as_strided_scatter(Call& call) {
   call.answer(self.view({-1}).scatter(0, index, src.view({-1})).view(self.sizes()));
 }
 
+// self, [src,] offset, dim1, dim2: dimensions 0 and 1, which are the default, torch_xla takes for
+// the last two, whatever the rank. A diagonal is also that of the dimensions in the other order.
+template <size_t offset>
+void diagonal(Call& call) {
+  const int64_t rank = call.tensor(0).dim();
+  const int64_t first = c10::maybe_wrap_dim(call[offset + 1].toInt(), rank);
+  const int64_t second = c10::maybe_wrap_dim(call[offset + 2].toInt(), rank);
+  if (C10_UNLIKELY(first == 0 && second == 1 && rank > 2)) {
+    call[offset] = -call[offset].toInt();
+    std::swap(call[offset + 1], call[offset + 2]);
+  }
+  call.proceed();
+}
+
+// A write to a diagonal. Of one without elements torch_xla fails when the graph runs.
+void diagonal_scatter(Call& call) {
+  const Tensor self = call.tensor(0);
+  const int64_t offset = call[2].toInt();
+  if (C10_UNLIKELY(offset <= -self.size(call[3].toInt()) || offset >= self.size(call[4].toInt()))) {
+    return call.answer(self.clone());
+  }
+  diagonal<2>(call);
+}
+
+// self, src: torch copies self's elements before it finds that src has none.
+void copy_of_nothing(Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!call.tensor(0).is_xla() || !call.tensor(1).is_meta(),
+                              "Cannot copy out of meta tensor; no data!");
+  call.proceed();
+}
+
 void of_integers(Call& call) {
   if (C10_UNLIKELY(is_integral(call.tensor(0)))) {
     call[0] = cast(call.tensor(0), default_dtype());
@@ -915,6 +946,8 @@ void mend_refusals(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, of_bools, "atan2");
   remedy(xla, as_strided, "as_strided as_strided_copy");
   remedy(xla, as_strided_scatter, "as_strided_scatter");
+  remedy(xla, diagonal_scatter, "diagonal_scatter");
+  remedy(xla, diagonal<1>, "diagonal_copy");
   remedy(xla, of_integers, "erfc erfinv native_dropout_backward");
   remedy(xla, sparse_tensor,
          "_to_sparse _to_sparse.sparse_dim _to_sparse_bsc _to_sparse_bsr _to_sparse_csc "
@@ -956,6 +989,8 @@ void install() {
   mend_values(xla);
   mend_refusals(xla, autograd);
   mend_steps(xla, autograd);
+  remedy(library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta), copy_of_nothing, "copy",
+         c10::DispatchKey::Meta);
   mend_resampling(xla);
   mend_complex_numbers(xla);
   mend_unfolding();
