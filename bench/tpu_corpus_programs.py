@@ -299,6 +299,16 @@ def attention(batch: int, heads: int, tokens: int, size: int, kv: int | None = N
     return [result, *(leaf.grad for leaf in leaves)]
 
 
+def attention_of_sum(batch: int, heads: int, tokens: int, size: int, **options: Any) -> Step:
+    """The same of a query that was computed, by as little as may be."""
+    leaves = [data(batch, heads, tokens, size).requires_grad_() for _ in range(3)]
+    torch_xla.sync()
+    query, key, value = leaves
+    result = functional.scaled_dot_product_attention(query + query, key, value, **options)
+    backward(result)
+    return [result, *(leaf.grad for leaf in leaves)]
+
+
 def decode(batch: int = 16, heads: int = 16, kv: int = 4, size: int = 128, cached: int = 2048) -> Step:
     """One token of a layer with a cache."""
     width = heads * size
@@ -425,6 +435,12 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     # inference
     "decode": decode,
     "prefill": prefill,
+    "attention alone, heads of 16": lambda: attention(8, 16, 256, 16, is_causal=True),
+    "attention alone, heads of 32": lambda: attention(8, 16, 256, 32),
+    "attention alone, heads of 64": lambda: attention(8, 16, 256, 64, is_causal=True),
+    "attention alone, heads of 256": lambda: attention(4, 8, 512, 256, is_causal=True),
+    "attention of a computed query, heads of 256": lambda: attention_of_sum(8, 8, 256, 256),
+    "attention of a computed query, causal": lambda: attention_of_sum(8, 8, 256, 256, is_causal=True),
 }
 
 

@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn import functional
-from tpu_corpus_programs import Step, attention, bf16, data, decode, f32, head, llama, main, step, words
+from tpu_corpus_programs import Step, bf16, data, decode, f32, head, llama, main, step, words
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
 
@@ -284,8 +284,6 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "SGD, clipped, float32": clipped,
     "beam search": beams,
     "int8 weight": int8_weight,
-    "attention alone, heads of 16": lambda: attention(8, 16, 256, 16, is_causal=True),
-    "attention alone, heads of 256": lambda: attention(4, 8, 512, 256, is_causal=True),
     "decode, one query": lambda: decode(1, 32, 32, 128, 4096),
 }
 

@@ -124,8 +124,9 @@ WIDE, NARROW = ["bf16 bf16 f32", "f32 bf16 f32"], ["bf16 bf16 f32"] * 2
 @fails_on_stock
 def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, set_matmul_precision):
     """For the products alone: there the matrix unit rounds float32 operands; at any other precision it does not."""
-    _, leaves = operands()
-    grad = random(*SIZES, seed=3).to(DEVICE)
+    sizes = (*SIZES[:3], 64)
+    _, leaves = operands(*(sizes,) * 3)
+    grad = random(*sizes, seed=3).to(DEVICE)
     for asked, expected in {"default": NARROW, "high": WIDE, "highest": WIDE}.items():
         set_matmul_precision(asked)
         result = F.scaled_dot_product_attention(*leaves)
@@ -166,10 +167,10 @@ def test_products_have_the_precision_that_is_set(set_matmul_precision):
 
 
 @fails_on_stock
-@pytest.mark.parametrize("options", [{"scale": 1.0}, {"scale": -0.25}, {}], ids=["1", "-1/4", "of 16"])
+@pytest.mark.parametrize("options", [{"scale": 1.0}, {"scale": -0.25}, {}], ids=["1", "-1/4", "of 256"])
 def test_on_a_tpu_the_weights_of_an_exact_scale_are_wide(tpu, options):
     """Its root is a power of two: a TPU computes the scores of torch's formula exactly."""
-    _, leaves = operands(*((2, 3, 5, 16),) * 3, grad=False)
+    _, leaves = operands(*((2, 3, 5, 256),) * 3, grad=False)
     assert dots(F.scaled_dot_product_attention(*leaves, **options)) == WIDE
 
 
@@ -498,7 +499,7 @@ def test_dropout_under_gradients_of_gradients():
 LONG, LONGER = (1, 1, 2054, 8), (1, 1, 2200, 8)
 IN_SLICES = {  # each form's program takes seconds to compile
     "3-d": (LONG[1:], LONG[1:], LONG[1:], {}),
-    "more keys, exact scale": (LONG, LONGER, LONGER, {"scale": 1.0}),
+    "more keys, exact scale": ((*LONG[:3], 40), (*LONGER[:3], 40), (*LONGER[:3], 40), {"scale": 1 / 16}),
     "more queries, scale": (LONGER, LONG, LONG, {"scale": 0.3}),
     "grouped, float16": ((1, 2, *LONG[2:]), LONG, LONG, {"enable_gqa": True, "dtype": f16}),
     "one key for the batch, value of another width": ((2, *LONG[1:]), LONG, (*LONG[1:3], 5), {}),
@@ -528,7 +529,7 @@ def test_slices_are_as_exact_as_the_whole(tpu, form):
     ours = computed(attend, cpu, None, grad)
     assert not any(f"{q[-2]},{k[-2]}" in size for size in sizes_of_dots(*ours))
     # What a TPU rounds, the whole form here rounds when it is asked to.
-    rounds = dtype == bf16 and options.get("scale") != 1
+    rounds = dtype == bf16 and options.get("scale") != 1 / 16
     found = errors(ours, exact)
     tpu(False)
     experimental.narrow_attention(rounds)
@@ -642,14 +643,15 @@ def test_slices_where_they_are_called(tpu, how):
         torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-2, atol=1e-2)
 
 
-WIDER, MORE, FEWER = (2, 4, 16, 16), (2, 4, 24, 16), (2, 2, 16, 16)  # heads of 16 have an exact scale
+WIDER, MORE, FEWER = (2, 4, 16, 40), (2, 4, 24, 40), (2, 2, 16, 40)
+EXACT = {"scale": 1 / 16}
 AGAIN = {
-    "plain": (WIDER, MORE, MORE, {}),
-    "causal, more keys": (WIDER, MORE, MORE, {"is_causal": True}),
-    "causal, more queries": (MORE, WIDER, WIDER, {"is_causal": True}),
-    "grouped": (WIDER, FEWER, FEWER, {"enable_gqa": True}),
-    "one key for the batch, value of another width": (WIDER, (1, *MORE[1:]), (*MORE[:3], 5), {}),
-    "3-d": (WIDER[1:], MORE[1:], MORE[1:], {}),
+    "plain": (WIDER, MORE, MORE, EXACT),
+    "causal, more keys": (WIDER, MORE, MORE, {"is_causal": True, **EXACT}),
+    "causal, more queries": (MORE, WIDER, WIDER, {"is_causal": True, **EXACT}),
+    "grouped": (WIDER, FEWER, FEWER, {"enable_gqa": True, **EXACT}),
+    "one key for the batch, value of another width": (WIDER, (1, *MORE[1:]), (*MORE[:3], 5), EXACT),
+    "3-d": (WIDER[1:], MORE[1:], MORE[1:], EXACT),
 }
 
 
@@ -686,10 +688,10 @@ def test_dropout_of_what_is_computed_again(tpu, alone):
     grad = random(*WIDER, seed=3)
 
     def stock(q, k, v):
-        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3)[0]
+        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3, **EXACT)[0]
 
     def ours(q, k, v):
-        return F.scaled_dot_product_attention(q if alone else q.clone(), k, v, dropout_p=0.3)
+        return F.scaled_dot_product_attention(q if alone else q.clone(), k, v, dropout_p=0.3, **EXACT)
 
     for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
@@ -709,11 +711,12 @@ GROUPED = {
 def test_grouped_heads_have_a_dimension_on_a_tpu(tpu, form):
     """Their scores have five dimensions, and a mask is broadcast to these."""
     key, mask, options = form
-    cpu, _ = operands(Q, key, key)
-    grad = random(*Q, seed=3)
+    query, key = (*Q[:3], 40), (*key[:3], 40)
+    cpu, _ = operands(query, key, key)
+    grad = random(*query, seed=3)
 
     def attend(q, k, v, mask):
-        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True, scale=0.3, **options)
+        return F.scaled_dot_product_attention(q.clone(), k, v, mask, enable_gqa=True, scale=0.3, **options)
 
     exact = oracle(attend, cpu, mask, grad)
     ours = computed(attend, cpu, mask, grad)
@@ -750,7 +753,7 @@ def test_other_forms_are_stocks(dtype, q, k, options):
 @fails_on_stock
 def test_few_tokens_with_a_mask_that_fill_no_tiles_are_stocks_on_a_tpu(tpu):
     """Not those that fill tiles, those without a mask, one query of many keys, or where somebody chose."""
-    few, many, one = (2, 2, 77, 8), (2, 2, 80, 8), (2, 2, 1, 8)
+    few, many, one = (2, 2, 77, 40), (2, 2, 80, 40), (2, 2, 1, 40)
     _, (a, b, c) = operands(few, many, one, grad=False)
     masks = [torch.zeros(n, n).to(DEVICE) for n in (77, 80)]
     attend = F.scaled_dot_product_attention
@@ -762,6 +765,58 @@ def test_few_tokens_with_a_mask_that_fill_no_tiles_are_stocks_on_a_tpu(tpu):
         assert dots(attend(a, a, a, masks[0])) == narrow
     finally:
         experimental.narrow_attention("auto")
+
+
+SMALL = {
+    "heads of 16": ((2, 2, 40, 16), {}, True),
+    "heads of 16, more tokens": ((1, 2, 300, 16), {}, True),
+    "heads of 16, scores that no memory is near for": ((1, 2, 4200, 16), {}, False),
+    "heads of 16, scaled": ((1, 2, 300, 16), {"scale": 0.3}, False),
+    "heads of 32": ((2, 2, 40, 32), {}, True),
+    "heads of 32, more tokens": ((1, 2, 300, 32), {}, False),
+    "heads of 40": ((2, 2, 40, 40), {}, False),
+    "causal": ((2, 2, 40, 40), {"is_causal": True}, True),
+    "causal, more tokens": ((1, 2, 300, 40), {"is_causal": True}, False),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("sizes", "options", "by_torch"), SMALL.values(), ids=SMALL.keys())
+def test_few_scores_are_stocks_on_a_tpu(tpu, sizes, options, by_torch):
+    """Of narrow heads, or if they are causal and all of a graph; not where somebody chose, nor of float16."""
+    ours = "bf16 bf16 f32"
+
+    def first(attend=F.scaled_dot_product_attention, dtype=bf16):
+        leaves = [torch.zeros(sizes, dtype=dtype).to(DEVICE).requires_grad_() for _ in range(3)]
+        return dots(attend(*leaves, **options))[0]
+
+    assert first() == ("f32 f32 f32" if by_torch else ours)
+    assert first(dtype=f16) == "f16 f16 f32"
+    if options.get("is_causal"):
+        assert first(lambda q, k, v, **o: F.scaled_dot_product_attention(q.clone(), k, v, **o)) == ours
+    for choice in (True, False):
+        experimental.narrow_attention(choice)
+        try:
+            assert first() == ours
+        finally:
+            experimental.narrow_attention("auto")
+
+
+@fails_on_stock
+def test_few_scores_are_no_stocks_at_another_precision(tpu, set_matmul_precision):
+    _, leaves = operands(*((2, 2, 40, 16),) * 3)
+    set_matmul_precision("highest")
+    assert dots(F.scaled_dot_product_attention(*leaves)) == WIDE
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("sizes", "again"), [((2, 4, 16, 256), False), ((1, 8, 1100, 256), True)], ids=str)
+def test_few_weights_of_wide_heads_wait_on_a_tpu(tpu, sizes, again):
+    """The product that would give their scores again takes longer than they do."""
+    leaves = [torch.zeros(sizes, dtype=bf16).to(DEVICE).requires_grad_() for _ in range(3)]
+    result = F.scaled_dot_product_attention(leaves[0].clone(), *leaves[1:])
+    result.backward(torch.zeros(sizes, dtype=bf16).to(DEVICE))
+    assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == again
 
 
 ERRORS = {
@@ -890,7 +945,7 @@ def test_transformer():
 PROGRAM = """
 import torch, torch_xla
 from ir_text import ir
-q = torch.ones(2, 3, 5, 4, dtype=torch.bfloat16, device=torch_xla.device())
+q = torch.ones(2, 3, 5, 64, dtype=torch.bfloat16, device=torch_xla.device())
 torch_xla.sync()
 text = ir(torch.nn.functional.scaled_dot_product_attention(q, q, q))
 print("dots", text.count("dot_general"), "casts", text.count("cast"))

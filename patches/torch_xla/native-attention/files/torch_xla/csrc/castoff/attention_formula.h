@@ -34,8 +34,8 @@ struct Form {
   Weights kind;
   // Whether the backward pass computes the scores again, in one slice: no weights wait for it.
   bool again;
-  // Whether the weights wait in float32, of an exact scale, in a graph that is nothing but
-  // attention.
+  // Whether the weights wait in float32, of an exact scale, and the scores are computed as if
+  // attention were all of the graph.
   bool alone;
   int64_t batch;
   std::vector<int64_t> sizes;

@@ -63,6 +63,9 @@ bool scales_exactly(double scale) {
   return std::frexp(std::sqrt(std::abs(scale)), &exponent) == 0.5;
 }
 
+// The last dimension of a tile, as of a TPU's registers.
+constexpr int64_t kLanes = 128;
+
 // The memory next to a TPU's cores, as on v5e and v6e.
 constexpr int64_t kNear = int64_t{1} << 27;
 
@@ -104,11 +107,15 @@ bool is_computed_again(const Form& form, ScalarType dtype) {
          rounds_operands() && bytes_of(form.sizes) <= kNear;
 }
 
-// Whether they wait nevertheless, as attention is all of the graph: there they leave room enough,
-// of causal attention if they are few, as its row sums are computed beside them.
-bool is_alone(const Form& form, const Tensor& query) {
-  constexpr int64_t kFew = kNear / 8;
-  return query.is_leaf() && form.scale < 1 && (!form.causal || bytes_of(form.sizes) <= kFew);
+// Whether they wait nevertheless. Where a head is as wide as the lanes of a TPU and they are few,
+// the second product takes longer than they do. If attention is all of the graph, they leave room
+// enough in any case, of causal attention if they are not many, as its row sums are computed beside
+// them.
+bool is_kept(const Form& form, const Tensor& query) {
+  if (form.scale >= 1) return false;
+  const int64_t bytes = bytes_of(form.sizes);
+  if (query.is_leaf()) return !form.causal || bytes <= kNear / 2;
+  return query.size(-1) >= kLanes && bytes <= kNear / 4;
 }
 
 // ---- the formula
@@ -304,10 +311,30 @@ bool reaches(const Tensor& t, IntArrayRef query, int64_t batch) {
 
 // Few tokens that fill no tiles, with a mask, as the 77 words of a CLIP: on a TPU their scores
 // would be written in float32, where the compiler fuses torch's formula.
-bool is_better_by_torch(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask) {
+bool fill_no_tiles(const Tensor& query, const Tensor& key) {
   constexpr int64_t kFew = 128;
-  return mask && is_for_tpu() && choice == Choice::kAuto && query.dim() > 1 &&
-         query.sizes() == key.sizes() && query.size(-2) < kFew && query.size(-2) % kTileRows != 0;
+  return query.sizes() == key.sizes() && query.size(-2) < kFew && query.size(-2) % kTileRows != 0;
+}
+
+// Heads that fill a quarter of the lanes or less, and causal attention of few keys that is all of a
+// graph. v5e's compiler fuses torch's formula there, and takes up to 2.6 times as long for another
+// one. v6e's does not, but which of them it is to be is not known.
+bool have_few_scores(const Tensor& query, const Tensor& key, bool causal, double scale) {
+  constexpr int64_t kFew = 256;
+  if (query.scalar_type() != ScalarType::BFloat16 || !rounds_operands()) return false;
+  const bool few = key.size(-2) <= kFew;
+  if (query.size(-1) > kLanes / 4) {
+    return few && causal && query.is_leaf() && query.requires_grad();
+  }
+  std::vector<int64_t> scores = query.sizes().vec();
+  scores.back() = key.size(-2);
+  return few || (scales_exactly(scale) && bytes_of(scores) <= kNear);
+}
+
+bool is_better_by_torch(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
+                        bool causal, double scale) {
+  if (!is_for_tpu() || choice != Choice::kAuto) return false;
+  return mask ? fill_no_tiles(query, key) : have_few_scores(query, key, causal, scale);
 }
 
 std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -316,7 +343,7 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   const ScalarType dtype = query.scalar_type();
   if (!is_half(dtype) || !is_plain(query) || !is_plain(key) || !is_plain(value) ||
       key.scalar_type() != dtype || value.scalar_type() != dtype ||
-      at::globalContext().allowFP16BF16ReductionMathSDP() || is_better_by_torch(query, key, mask)) {
+      at::globalContext().allowFP16BF16ReductionMathSDP()) {
     return std::nullopt;
   }
   if (is_empty(query) || is_empty(key) || is_empty(value) || query.size(-1) != key.size(-1) ||
@@ -327,12 +354,13 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  if (is_better_by_torch(query, key, mask, causal, by)) return std::nullopt;
   Form form{by,    dropout, causal,          Weights::kWide,
             false, false,   query.dim() - 2, query.sizes().vec()};
   form.sizes.back() = key.size(-2);
   form.kind = weights_of(dtype, by, crowd(form.sizes, query));
   form.again = !mask && is_computed_again(form, dtype);
-  form.alone = form.again && is_alone(form, query);
+  form.alone = form.again && is_kept(form, query);
   form.again = form.again && !form.alone;
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
