@@ -113,6 +113,21 @@ def test_an_lstm_is_as_on_the_cpu(options):
     torch.testing.assert_close(lstm(DEVICE, **options), lstm("cpu", **options), rtol=1e-4, atol=1e-5)
 
 
+def cell_gradients_from_an_infinite_state(device):
+    torch.manual_seed(0)
+    layer, x, hidden = torch.nn.LSTM(3, 5), torch.randn(1, 2, 3), torch.zeros(1, 2, 5)
+    hidden[..., 0] = float("inf")
+    leaves = [t.to(device).requires_grad_() for t in (x, hidden, torch.randn(1, 2, 5))]
+    layer.to(device)(leaves[0], (leaves[1], leaves[2]))[1][1].sum().backward()
+    return [t.grad.cpu() for t in leaves]
+
+
+def test_the_last_cell_alone_has_gradients_where_a_state_is_infinite():
+    found, expected = map(cell_gradients_from_an_infinite_state, (DEVICE, "cpu"))
+    assert all(g.isfinite().all() for g in expected)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def dots_of_an_lstm(steps):
     layer = torch.nn.LSTM(3, 5).to(DEVICE)
     output, _ = layer(torch.ones(steps, 2, 3, device=DEVICE))

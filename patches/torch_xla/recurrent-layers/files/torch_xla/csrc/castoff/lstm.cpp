@@ -12,6 +12,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/lstm_ops.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
@@ -185,7 +186,8 @@ class Layer final : public torch::autograd::Function<Layer> {
     if (grads[1].defined()) pass.of_hidden = grads[1].to(pass.wide);
     if (grads[2].defined()) pass.of_cell = grads[2].to(pass.wide);
     if (!grads[0].defined() && !grads[1].defined()) {
-      pass.of_hidden = start.hidden.to(pass.wide).mul(0);  // the last cell alone has a gradient
+      // The last cell alone has a gradient.
+      pass.of_hidden = at::zeros_like(start.hidden, start.hidden.options().dtype(pass.wide));
     }
     variable_list of_sums(count), before(count);
     for (int64_t step = count - 1; step >= 0; --step) {
