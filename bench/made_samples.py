@@ -42,7 +42,8 @@ class Kind:
     def page(self, record: Record) -> str:
         begin, end = self.marks()
         parts = operator_sweep.reasons(record, f"### {self.title}", self.reasons)
-        return "\n\n".join([begin, operator_sweep.summary(record), parts[0], *(f"#{part}" for part in parts[1:]), end])
+        summary = operator_sweep.summary(record, record["on stock"])
+        return "\n\n".join([begin, summary, parts[0], *(f"#{part}" for part in parts[1:]), end])
 
     def rows(self, keep: Path | None, wheels: str, python: Path, *options: str) -> list[operator_sweep.Row]:
         return operator_sweep.kept(keep, f"{self.name}-{wheels}", python, "--kind", self.name, *options)
@@ -58,8 +59,10 @@ class Kind:
         return {
             "operators": len({row["op"] for row in castoff}),
             "calls": sum(len(row["chosen"]) for row in castoff if "chosen" in row),
+            "on stock": operator_sweep.counts(
+                {key: row["kind"] for key, row in operator_sweep.differing(stock).items()}
+            ),
             "differs": operator_sweep.lines_of(operator_sweep.differing(castoff), self.reasons),
-            "differs on stock": operator_sweep.lines_of(operator_sweep.differing(stock), None),
         }
 
     def read(self) -> Record:

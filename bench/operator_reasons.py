@@ -317,7 +317,7 @@ OTHER = (
     Reason(
         "complex",
         "Complex numbers",
-        "torch's kernel takes them, for what it is worth: it orders them by their real parts, or refuses them later.",
+        "torch computes with their real parts, or in another dtype.",
         dtypes="c64",
     ),
     Reason("other", "Not looked into", "Nobody has found out why."),

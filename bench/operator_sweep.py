@@ -158,7 +158,7 @@ def mended(record: Record) -> dict[Key, str]:
 
 def text_of(record: Record) -> str:
     """The record as JSON with a line for each difference."""
-    lists = ("differs", "differs on stock")
+    lists = [key for key in ("differs", "differs on stock") if key in record]
     text = compact_json.dumps({key: value for key, value in record.items() if key not in lists}, depth=1)[:-3]
     for key in lists:
         lines = ",\n".join(" " + json.dumps(line) for line in record[key])
@@ -244,12 +244,13 @@ HOW = {
 def page(record: Record) -> str:
     what = f"{SAYS[record['selection']]}, on CPU-XLA. A call is one sample with one dtype."
     differs = reasons(record, "## What still differs on castoff", REASONS)
-    return "\n\n".join([BEGIN, what, summary(record), *mends(record), *differs, families(record), END])
+    stock = counts(recorded(record["differs on stock"]))
+    return "\n\n".join([BEGIN, what, summary(record, stock), *mends(record), *differs, families(record), END])
 
 
-def summary(record: Record) -> str:
-    """How many calls differ on either wheels, by how."""
-    stock, castoff = counts(recorded(record["differs on stock"])), counts(recorded(record["differs"]))
+def summary(record: Record, stock: dict[str, int]) -> str:
+    """How many calls differ on either wheels, by how; of stock's the counts are given."""
+    castoff = counts(recorded(record["differs"]))
     rows = [("silently different calls", "silent in all"), ("… in so many operators", "silent: operators")]
     rows += [(f"… {HOW[kind]}", kind) for kind in HOW if kind not in RAISING]
     rows += [("raising calls", "raises in all"), ("… in so many operators", "raises: operators")]
