@@ -40,7 +40,7 @@ def per_tensor_of_tensors(x: Tensor, scale: Tensor, zero: Tensor, is_on: Tensor,
 
 
 def _is_per_channel(x: Tensor, scale: Tensor, zero: Tensor, axis: int, *_: object) -> bool:
-    fits = scale.dim() == 1 and scale.shape == zero.shape and not zero.is_floating_point()
+    fits = scale.dim() == 1 and scale.shape == zero.shape and zero.dtype == torch.int32
     return x.is_floating_point() and fits and -x.dim() <= axis < x.dim() and x.shape[axis] == scale.shape[0]
 
 
