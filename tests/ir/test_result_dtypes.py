@@ -161,6 +161,12 @@ def test_remainder_of_integers_by_a_float(dtype):
     assert_same(lambda x: x % 0.75, INTEGERS[dtype])
 
 
+@fails_on_stock
+@pytest.mark.parametrize("number", (3, -3, 0.75))
+def test_remainder_of_bools(number):
+    assert_same(lambda x: x % number, torch.tensor([True, False]))
+
+
 @pytest.mark.fails_on_stock("2.9", "2.8")
 @pytest.mark.parametrize("dtype", ("i8", "i32"))
 @pytest.mark.parametrize("name", ("bitwise_left_shift", "bitwise_right_shift"))

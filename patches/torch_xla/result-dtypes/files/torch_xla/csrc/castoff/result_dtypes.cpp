@@ -222,10 +222,14 @@ void clamp_by_number(Call& call) {
   call.proceed();
 }
 
-// An integer tensor and a number that is no integer: torch_xla takes the number for an integer.
+// An integer tensor and a number that is no integer: torch_xla takes the number for an integer. It
+// has no remainder of bools.
 void remainder_by_number(Call& call) {
+  const bool is_bool = call.tensor(0).scalar_type() == ScalarType::Bool;
   if (C10_UNLIKELY(is_integral(call.tensor(0)) && call[1].toScalar().isFloatingPoint())) {
     convert(call, 0, default_dtype());
+  } else if (C10_UNLIKELY(is_bool && call[1].toScalar().isIntegral(/*includeBool=*/false))) {
+    convert(call, 0, ScalarType::Long);
   }
   call.proceed();
 }
