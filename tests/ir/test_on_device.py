@@ -886,5 +886,5 @@ def test_factors_of_products_of_integers(name):
 def test_a_zero_point_of_int64_is_refused_as_on_the_cpu():
     for device in ("cpu", DEVICE):
         scale, zero = (ROW + 0.1).to(device), torch.arange(5).to(device)
-        with pytest.raises(RuntimeError, match="[Zz]ero-point must be"):
+        with pytest.raises(RuntimeError, match=r"[Zz]ero-point must be"):
             torch.fake_quantize_per_channel_affine(X.to(device), scale, zero, 2, 0, 20)
