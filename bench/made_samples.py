@@ -35,7 +35,7 @@ class Kind:
 
     def marks(self) -> tuple[str, str]:
         return (
-            f"<!-- {self.name} samples: made by bench/made_samples.py --write -->",
+            f"<!-- {self.name} samples: made by bench/made_samples.py {self.name} --write -->",
             f"<!-- {self.name} samples: end -->",
         )
 
@@ -75,7 +75,8 @@ class Kind:
         if self.page(record) not in DOCUMENT.read_text(encoding="utf-8"):
             raise SystemExit(f"docs/operators.md is not as {self.record.relative_to(ROOT)} says: run with --write")
         rows = self.rows(keep, "castoff", patched, "--of-the-day")
-        operator_sweep.refuse(operator_sweep.unlike(record, rows), self.record, "bench/made_samples.py --write")
+        problems = operator_sweep.unlike(record, rows)
+        operator_sweep.refuse(problems, self.record, f"bench/made_samples.py {self.name} --write")
 
 
 MEASURED = ROOT / "bench" / "measured"
