@@ -14,8 +14,8 @@
 #   --keep-going when a section fails, go on with the next one, and list at the end which failed
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test, on stock wheels, too; "" for
-#                none. Unless said otherwise the two of the day, each case on one of them (tests/earlier_pins.py) and
-#                without stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's own tests are run
+#                none. Unless said otherwise that of the day, with half of the cases (tests/earlier_pins.py) and without
+#                stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's own tests are run
 #   --only       with --pins: these pins, and nothing else
 #
 # Besides what the build needs it needs valgrind and Chromium, and installs them with apt-get if it may.
@@ -45,8 +45,8 @@ keep_going=
 known=(--unrecorded)
 # What takes long runs in parts, others each day, and whole where something has changed.
 of_the_day=(-p tests.of_the_day --of-the-day)
-third=(-p tests.of_the_day --third)
-other_thirds=(-p tests.of_the_day --other-thirds)
+seventh=(-p tests.of_the_day --seventh)
+others=(-p tests.of_the_day --others)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --all) all=yes ;;
@@ -112,7 +112,7 @@ in_one_piece() { # kind, or kind-pin. Most of a test is the compilation of small
   esac
 }
 
-unoptimized() { # command. With XLA's own optimizations a test takes twice as long: each day another third has them.
+unoptimized() { # command. With XLA's own optimizations a test takes twice as long: each day another seventh has them.
   XLA_FLAGS="${XLA_FLAGS-} --xla_backend_optimization_level=0" "$@"
 }
 
@@ -142,9 +142,9 @@ on_both_wheels() { # 'slow' or 'not slow'
   if [[ $1 == slow ]]; then
     section "$1: patched wheels" unoptimized in_environment patched "${of_the_day[@]}" -m "$1" tests/torch tests/ir
   else
-    section "$1: patched wheels, a third" in_environment patched "${third[@]}" -m "$1" tests/torch tests/ir
+    section "$1: patched wheels, a seventh" in_environment patched "${seventh[@]}" -m "$1" tests/torch tests/ir
     [[ $CASTOFF_DAY == all ]] || section "$1: patched wheels, the rest without XLA's optimizations" \
-      unoptimized in_environment patched "${other_thirds[@]}" -m "$1" tests/torch tests/ir
+      unoptimized in_environment patched "${others[@]}" -m "$1" tests/torch tests/ir
   fi
   section "$1: stock wheels, what proves a difference must fail" \
     unoptimized in_environment stock -m "$1" --stock "${known[@]}" --tb=native tests/ir tests/torch

@@ -16,7 +16,7 @@ release on, where upstream's own does otherwise. A test marked
 too, but takes the other tests with it.
 
 A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
-pins it runs with ``--whole`` alone. Of the other tests each case runs on one earlier pin (earlier_pins.py).
+pins it runs with ``--whole`` alone. Of the other tests it runs half, the day's (earlier_pins.py).
 
 ``--marks-of 2.9`` judges these marks as on that pin: to hold a newer release against what is known of that one.
 
@@ -230,11 +230,6 @@ def ends_the_process_on_stock(item, release):
     return marker is not None and release in marker.args
 
 
-def runs_on(item, pin):
-    """Whether a test can run on a pin."""
-    return why_not_in_this_pin(item.path.stem, pin) is None and why_not_on_release(item, pin) is None
-
-
 def every_case_of(pin):
     """Which modules of tests run every case on an earlier pin, as its own files or the topic's for it have changed."""
     files = earlier_pins.changed_lately()
@@ -256,7 +251,7 @@ def pytest_collection_modifyitems(config, items):
     stock = config.getoption("--stock")
     if release is not None and not whole and number(release) < number(default_pin()):
         every_case = every_case_of(release)
-        deselect(config, items, earlier_pins.left_to_other_pins(items, release, runs_on, every_case))
+        deselect(config, items, earlier_pins.left_out(items, release, every_case))
     for item in items:
         reason = why_not_on_release(item, config.release)
         if reason is not None:

@@ -1,10 +1,10 @@
-"""Which tests a run leaves to other pins: each case is run on the default pin, and has its turn on one earlier pin.
+"""Which tests run on an earlier pin: half of the cases of the default pin, another half the next time.
 
-Which one depends on the case and on the day (tests/slices.py). A run builds two of the earlier pins, which this prints
-as a program: most of what a pin takes is compiling. A few weeks of days cover every case on every pin; with
-CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own
-file has changed lately (pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin
-(a patch in hunks/ that names it; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
+Which half depends on the case and on the day (tests/slices.py). A run builds one of the earlier pins, which this prints
+as a program: most of what a pin takes is compiling. Eight days cover every case on every pin; with CASTOFF_DAY=all, and
+with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own file has changed lately
+(pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin (a patch in hunks/ that names it;
+\\*_versions.h is a part for each) that pin runs every case of the topic's tests.
 """
 
 import functools
@@ -17,7 +17,6 @@ from slices import number_of, rotation
 ROOT = Path(__file__).resolve().parent.parent
 
 EARLIER = ("2.8", "2.7", "2.6", "2.1")
-PAIRS = (("2.8", "2.6"), ("2.7", "2.1"))
 COMMITS = 30
 """So many last commits are lately."""
 
@@ -27,37 +26,28 @@ def states_ir(item):
     return not {"ir", "hlo"}.isdisjoint(item.function.__code__.co_names)
 
 
-def pin_of_day(name, pins):
-    """The one of these pins that has the turn for a case; None if all of them have."""
-    today = rotation()
-    return None if today is None else pins[(number_of(name) + today) % len(pins)]
-
-
 def pins_of_day():
-    """The earlier pins that a run builds: one of two pairs, by the day of the week, so that all cases meet all pins."""
+    """The earlier pins that a run builds: another one each day."""
     today = rotation()
-    return EARLIER if today is None else PAIRS[today % 7 % len(PAIRS)]
+    return EARLIER if today is None else (EARLIER[today % len(EARLIER)],)
 
 
-def pins_of(item, runs_on):
-    """The earlier pins on which a test can run. 2.7 is between two pins that run more: tests that state an IR."""
-    return [pin for pin in EARLIER if (pin != "2.7" or states_ir(item)) and runs_on(item, pin)]
+def has_turn(item, pin):
+    """Whether a case runs today on this pin. 2.7 is between two pins that run more: tests that state an IR."""
+    today = rotation()
+    if today is None:
+        return True
+    return (pin != "2.7" or states_ir(item)) and (number_of(item.nodeid) + today // len(EARLIER)) % 2 == 0
 
 
-def has_turn(item, pin, runs_on):
-    """Whether this pin is the one that runs a case today."""
-    pins = pins_of(item, runs_on)
-    return not pins or pin_of_day(item.nodeid, pins) in (None, pin)
-
-
-def left_to_other_pins(items, pin, runs_on, every_case):
-    """The tests that this earlier pin leaves to others: what is the same on all, and what has its turn elsewhere."""
+def left_out(items, pin, every_case):
+    """The tests that do not run on this earlier pin today: what is the same on all pins, and what has no turn."""
     return [
         item
         for item in items
         if item.get_closest_marker("default_pin")
         or item.get_closest_marker("slow")
-        or not (every_case(item.path.stem) or has_turn(item, pin, runs_on))
+        or not (every_case(item.path.stem) or has_turn(item, pin))
     ]
 
 

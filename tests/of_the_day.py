@@ -1,6 +1,6 @@
-"""A plugin of pytest, for suites that take long: ``-p tests.of_the_day --of-the-day`` runs a third of them each day.
+"""A plugin of pytest, for suites that take long: ``-p tests.of_the_day --of-the-day`` runs a seventh of them each day.
 
-``--third`` and ``--other-thirds`` divide a suite of which only one part runs in the way that takes longer.
+``--seventh`` and ``--others`` divide a suite of which only one part runs in the way that takes longer.
 
 A test whose day it is not runs nevertheless if something has changed lately: a file that its module uses, a topic that
 names the module, or, of a program in the docs, a line. With CASTOFF_DAY=all every test runs, as a workflow does each
@@ -22,15 +22,15 @@ from earlier_pins import COMMITS, ROOT, changed_lately  # noqa: E402
 from slices import slice_of_day  # noqa: E402
 from stock_record import files_of  # noqa: E402
 
-PARTS = 3
+PARTS = 7
 EVERY_TEST_S = {HERE / "conftest.py"}
 """It is read by all tests; those of the day show whether they still run."""
 
 
 def pytest_addoption(parser):
-    parser.addoption("--of-the-day", action="store_true", help="a third of the tests, and those of what has changed")
-    parser.addoption("--third", action="store_true", help="a third of the tests, whatever has changed")
-    parser.addoption("--other-thirds", action="store_true", help="the tests that --third leaves out")
+    parser.addoption("--of-the-day", action="store_true", help="a seventh of the tests, and those of what has changed")
+    parser.addoption("--seventh", action="store_true", help="a seventh of the tests, whatever has changed")
+    parser.addoption("--others", action="store_true", help="the tests that --seventh leaves out")
 
 
 def changed_topics(files):
@@ -69,7 +69,7 @@ def program_of(item):
     return next(iter(item.callspec.params.values()))
 
 
-def third(items):
+def seventh(items):
     """The tests whose day it is."""
     turn = set(slice_of_day([item.nodeid for item in items], PARTS))
     return [item for item in items if item.nodeid in turn]
@@ -79,7 +79,7 @@ def chosen(items):
     """The tests whose day it is, and those of what has changed."""
     files, before = changed_lately(), docs_of_before()
     changed = {module: has_changed(module, files) for module in {item.path for item in items}}
-    turn = {item.nodeid for item in third(items)}
+    turn = {item.nodeid for item in seventh(items)}
     return [
         item
         for item in items
@@ -88,13 +88,13 @@ def chosen(items):
     ]
 
 
-def other_thirds(items):
+def others(items):
     """The tests whose day it is not."""
-    turn = {item.nodeid for item in third(items)}
+    turn = {item.nodeid for item in seventh(items)}
     return [item for item in items if item.nodeid not in turn]
 
 
-PARTS_OF = {"--of-the-day": chosen, "--third": third, "--other-thirds": other_thirds}
+PARTS_OF = {"--of-the-day": chosen, "--seventh": seventh, "--others": others}
 
 
 @pytest.hookimpl(trylast=True)  # of those that -m and -k leave

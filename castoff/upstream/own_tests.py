@@ -37,10 +37,10 @@ _NO_TESTS = 5
 _INSTALLED = """
 import hashlib, importlib.metadata as m
 for one in sorted(m.distributions(), key=lambda one: one.metadata["Name"]):
-    record = one.read_text("RECORD") or ""
-    print(one.metadata["Name"], one.version, hashlib.sha256(record.encode()).hexdigest())
+    record = [line for line in (one.read_text("RECORD") or "").splitlines() if not line.startswith("../")]
+    print(one.metadata["Name"], one.version, hashlib.sha256("\n".join(record).encode()).hexdigest())
 """
-"""Prints what is installed, exactly: RECORD has the hash of every file."""
+"""Prints what is installed, exactly: RECORD has the hash of every file. Commands in bin/ name their environment."""
 
 _NN_FIRST = "(TestNN and not TestNNDevice) or hook or grad"
 

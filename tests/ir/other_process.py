@@ -17,12 +17,12 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(FOLDERS)}
 
 
 @functools.cache
-def fork_server():
-    command = [sys.executable, HERE / "fork_server.py"]
+def fork_server(python):
+    command = [python, HERE / "fork_server.py"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def forked(*arguments, **environment):
+def forked(*arguments, python=sys.executable, **environment):
     """Run Python with these arguments in a fork of a process that has imported torch_xla. It has to exit with 0.
 
     For programs that neither look at the import nor change what it reads, such as CASTOFF_DISABLE or XLA_FLAGS.
@@ -30,19 +30,19 @@ def forked(*arguments, **environment):
     with tempfile.TemporaryDirectory() as folder:
         files = {name: str(Path(folder, name)) for name in ("stdout", "stderr")}
         asked = {"arguments": [*map(str, arguments)], "environment": environment, **files}
-        server = fork_server()
+        server = fork_server(python)
         print(json.dumps(asked), file=server.stdin, flush=True)
         status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
         texts = (Path(path).read_text(encoding="utf-8") for path in files.values())
         return successful(subprocess.CompletedProcess(arguments, status, *texts))
 
 
-def completed(*arguments, **environment):
+def completed(*arguments, python=sys.executable, **environment):
     """Run Python with these arguments, and these variables besides this process's own. It has to exit with 0."""
     path = [environment.pop("PYTHONPATH"), *FOLDERS] if "PYTHONPATH" in environment else FOLDERS
     return successful(
         subprocess.run(
-            [sys.executable, *map(str, arguments)],
+            [python, *map(str, arguments)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
             capture_output=True,
             text=True,

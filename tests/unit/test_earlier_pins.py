@@ -35,33 +35,21 @@ def case(number, *, marks=(), function=stating_ir):
 CASES = [case(number) for number in range(200)]
 
 
-def kept(pins, pin, cases, runs_on=lambda item, pin: True, every_case=lambda module: False):
-    left = pins.left_to_other_pins(cases, pin, runs_on, every_case)
+def kept(pins, pin, cases, every_case=lambda module: False):
+    left = pins.left_out(cases, pin, every_case)
     return [item for item in cases if item not in left]
 
 
-def test_each_case_runs_on_one_pin(pins):
-    ran = [kept(pins, pin, CASES) for pin in pins.EARLIER]
-    assert sorted(item.nodeid for own in ran for item in own) == sorted(item.nodeid for item in CASES)
-    assert all(30 <= len(own) <= 70 for own in ran)
+def test_half_of_the_cases_run_on_a_pin(pins):
+    assert 70 <= len(kept(pins, "2.8", CASES)) <= 130
 
 
-def test_four_days_run_every_case_on_every_pin(pins, monkeypatch):
+def test_eight_days_of_one_pin_run_every_case_on_every_pin(pins, monkeypatch):
     ran = {pin: set() for pin in pins.EARLIER}
-    for n in range(len(pins.EARLIER)):
+    for n in range(8):
         monkeypatch.setenv("CASTOFF_DAY", str(dt.date(2026, 11, 24) + dt.timedelta(n)))
-        for pin, own in ran.items():
-            own |= {item.nodeid for item in kept(pins, pin, CASES)}
-    assert all(len(own) == len(CASES) for own in ran.values())
-
-
-def test_four_weeks_of_two_pins_a_day_run_every_case_on_every_pin(pins, monkeypatch):
-    ran = {pin: set() for pin in pins.EARLIER}
-    for n in range(28):
-        monkeypatch.setenv("CASTOFF_DAY", str(dt.date(2026, 11, 24) + dt.timedelta(n)))
-        assert len(pins.pins_of_day()) == 2
-        for pin in pins.pins_of_day():
-            ran[pin] |= {item.nodeid for item in kept(pins, pin, CASES)}
+        (pin,) = pins.pins_of_day()
+        ran[pin] |= {item.nodeid for item in kept(pins, pin, CASES)}
     assert all(len(own) == len(CASES) for own in ran.values())
 
 
@@ -71,16 +59,10 @@ def test_all_runs_every_case_on_every_pin(pins, monkeypatch):
     assert all(kept(pins, pin, CASES) == CASES for pin in pins.EARLIER)
 
 
-def test_a_case_has_its_turn_on_pins_where_it_can_run(pins):
-    only = {pin: kept(pins, pin, CASES, lambda item, pin: pin in ("2.8", "2.6")) for pin in ("2.8", "2.6")}
-    assert len(only["2.8"]) + len(only["2.6"]) == len(CASES)
-    assert kept(pins, "2.6", CASES, lambda item, pin: pin == "2.6") == CASES
-
-
 def test_on_2_7_tests_state_an_ir(pins):
     others = [case(number, function=lambda: None) for number in range(50)]
     assert kept(pins, "2.7", others) == []
-    assert sum(len(kept(pins, pin, others)) for pin in pins.EARLIER) == len(others)
+    assert kept(pins, "2.8", others) != []
 
 
 def test_what_is_the_same_on_every_pin_is_the_default_one_s(pins):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = [f"x = {n}\nprint(x)\n" for n in range(30)]
+PROGRAMS = [f"x = {n}\nprint(x)\n" for n in range(35)]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def of_the_day(monkeypatch):
     return of_the_day
 
 
-def cases_of(module, count=30):
+def cases_of(module, count=35):
     path = ROOT / "tests" / module
     return [SimpleNamespace(nodeid=f"tests/{module}::test_a[{n}]", path=path) for n in range(count)]
 
@@ -32,34 +32,34 @@ def programs():
     return items
 
 
-def test_a_third(of_the_day, monkeypatch):
+def test_a_seventh(of_the_day, monkeypatch):
     items = cases_of("ir/test_values.py")
-    assert len(of_the_day.chosen(items)) == 10
-    assert of_the_day.chosen(items) == of_the_day.third(items)
+    assert len(of_the_day.chosen(items)) == 5
+    assert of_the_day.chosen(items) == of_the_day.seventh(items)
     monkeypatch.setenv("CASTOFF_DAY", "all")
     assert of_the_day.chosen(items) == items
 
 
-def test_thirds_are_whatever_has_changed(of_the_day, monkeypatch):
+def test_sevenths_are_whatever_has_changed(of_the_day, monkeypatch):
     items = cases_of("ir/test_values.py")
     monkeypatch.setattr(of_the_day, "changed_lately", lambda: ["tests/ir/test_values.py"])
-    third, others = of_the_day.third(items), of_the_day.other_thirds(items)
-    assert (len(third), len(others)) == (10, 20)
-    assert sorted(id(item) for item in third + others) == sorted(map(id, items))
+    seventh, others = of_the_day.seventh(items), of_the_day.others(items)
+    assert (len(seventh), len(others)) == (5, 30)
+    assert sorted(id(item) for item in seventh + others) == sorted(map(id, items))
 
 
 @pytest.mark.parametrize(
     ("file", "runs"),
     [
-        ("tests/ir/test_values.py", 30),
-        ("tests/ir/ir_text.py", 30),
-        ("castoff/formats/xla_text.py", 30),
-        ("patches/torch_xla/values/files/torch_xla/csrc/castoff/values.cpp", 30),
-        ("patches/torch_xla/values/topic.toml", 10),
-        ("patches/torch_xla/native-mul/hunks/2.9.patch", 10),
-        ("patches/torch_xla/a-topic-that-has-gone/files/gone.cpp", 10),
-        ("tests/conftest.py", 10),
-        ("README.md", 10),
+        ("tests/ir/test_values.py", 35),
+        ("tests/ir/ir_text.py", 35),
+        ("castoff/formats/xla_text.py", 35),
+        ("patches/torch_xla/values/files/torch_xla/csrc/castoff/values.cpp", 35),
+        ("patches/torch_xla/values/topic.toml", 5),
+        ("patches/torch_xla/native-mul/hunks/2.9.patch", 5),
+        ("patches/torch_xla/a-topic-that-has-gone/files/gone.cpp", 5),
+        ("tests/conftest.py", 5),
+        ("README.md", 5),
     ],
 )
 def test_what_has_changed(of_the_day, monkeypatch, file, runs):
@@ -70,7 +70,7 @@ def test_what_has_changed(of_the_day, monkeypatch, file, runs):
 def test_programs_of_the_docs_that_are_new(of_the_day, monkeypatch):
     items = programs()
     today = of_the_day.chosen(items)
-    assert len(today) == 10
+    assert len(today) == 5
     other = next(item for item in items if item not in today)
     before = "".join(PROGRAMS).replace(other.callspec.params["program"].splitlines()[0], "y = 0")
     monkeypatch.setattr(of_the_day, "docs_of_before", lambda: before)
