@@ -107,6 +107,31 @@ def test_factors_of_sharded_matrices_have_their_values():
     run("-c", FACTORS, CPU_NUM_DEVICES="4")
 
 
+#: Features of images put into the embeddings of a batch that is sharded.
+MASKED = """
+import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
+torch_xla.runtime.use_spmd()
+mesh = xs.Mesh(numpy.arange(4), (4,), ("data",))
+numbers = torch.Generator().manual_seed(0)
+x, features = torch.randn(8, 3, 4, generator=numbers), torch.randn(40, 4, generator=numbers)
+at = torch.rand(8, 3, 1, generator=numbers) < 0.5
+found = []
+for device in ("cpu", "xla"):
+    on = [t.detach().to(device) for t in (x, at, features)]
+    if device == "xla":
+        xs.mark_sharding(on[0], mesh, ("data", None, None))
+    leaves = on[0].requires_grad_(), on[2].requires_grad_()
+    out = leaves[0].masked_scatter(on[1], leaves[1])
+    found.append([t.cpu() for t in (out, *torch.autograd.grad(out.square().sum(), leaves))])
+assert all(map(torch.equal, *found))
+"""
+
+
+@fails_on_stock
+def test_masked_scatter_into_sharded_tensors():
+    run("-c", MASKED, CPU_NUM_DEVICES="4")
+
+
 LATER = {"transforms": pytest.mark.since("2.7", "a Fourier transform as products, which 2.6 gathers")}
 
 

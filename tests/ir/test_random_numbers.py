@@ -220,6 +220,43 @@ def test_shapes_of_exponential_draws_of_one_seed():
         x.exponential_(0.0)
 
 
+# ---- functions of torch.compile
+
+COMPILED = {
+    "dropout": F.dropout,
+    "rand": lambda x: torch.rand_like(x) + x,
+    "several draws": lambda x: torch.randn_like(x) + torch.rand_like(x),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("function", COMPILED.values(), ids=COMPILED.keys())
+def test_a_compiled_function_draws_the_same_when_it_is_first_called(function):
+    """And the same as without torch.compile; and what is drawn next does not depend on it."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="openxla")
+    x, found = torch.ones(64, device=DEVICE), []
+    for called in (compiled, compiled, function):
+        torch.manual_seed(7)
+        found.append([called(x).cpu(), called(x).cpu()])
+        torch_xla.sync()
+    assert all(map(torch.equal, *found[:2]))
+    torch.testing.assert_close(found[0][0], found[2][0])
+
+
+@fails_on_stock
+def test_a_compiled_function_draws_other_numbers_than_those_that_are_pending():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.rand_like(x) * x, backend="openxla")
+    x = torch.ones(64, device=DEVICE)
+    compiled(x)
+    torch.manual_seed(7)
+    pending, drawn = torch.rand(64, device=DEVICE), compiled(x)
+    torch.manual_seed(7)
+    expected = [torch.rand(64, device=DEVICE) for _ in range(2)]
+    assert torch.equal(pending.cpu(), expected[0].cpu()) and torch.equal(drawn.cpu(), expected[1].cpu())
+
+
 # ---- torch.Generator(device="xla")
 
 

@@ -238,3 +238,14 @@ def under_autocast(device):
     """A compiled function with autocast in it (pytorch/xla#6511)."""
     call = torch.compile(_multiply, backend="openxla") if device.type == "xla" else _multiply
     return call(torch.randn(3, 4).to(device), torch.randn(5, 4).to(device))
+
+
+def bits_of_numbers(device):
+    """view(dtype) in a compiled function: signs are cleared, and numbers packed into bytes and back."""
+
+    def packed(x):
+        magnitude = (x.view(torch.int32) & 0x7FFFFFFF).view(torch.float32)
+        return magnitude, x.bfloat16().view(torch.uint8).view(torch.bfloat16) * 2
+
+    compiled = torch.compile(packed, backend="openxla" if device.type == "xla" else "eager")
+    return compiled(torch.randn(3, 4).to(device))

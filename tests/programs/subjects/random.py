@@ -159,3 +159,16 @@ def samples_of_other_shapes_after_a_seed(device):
         drawn = torch.distributions.Weibull(scale, scale).rsample(shape)
         shapes.append((list(drawn.shape), bool((drawn > 0).all())))
     return shapes
+
+
+def compiled_after_a_seed(device):
+    """A compiled function draws the same numbers after a seed in its first call, and not those of noise before it."""
+    compiled = torch.compile(F.dropout, backend="openxla" if device.type == "xla" else "eager")
+    x, found = torch.ones(200).to(device), []
+    for _ in range(3):
+        torch.manual_seed(3)
+        found.append(compiled(x).cpu())
+    torch.manual_seed(3)
+    noise = torch.rand_like(x)
+    kept = compiled(x) != 0
+    return [torch.equal(found[0], other) for other in found[1:]], torch.equal(kept, noise < 0.5)

@@ -191,3 +191,17 @@ def sharding_of_a_view(device):
     y[0].mul_(10)
     x[1:3] += 1
     return x, y, x.flatten()[5:9], x.cumsum(0)
+
+
+@options(devices=4)
+def image_tokens_into_sharded_text(device):
+    """Features of images are put into the embeddings of a sharded batch by masked_scatter."""
+    x, features = torch.randn(8, 5, 3).to(device), torch.randn(9, 3).to(device).requires_grad_()
+    mask = torch.arange(40).view(8, 5, 1).to(device) % 5 == 2
+    if device.type == "xla":
+        import torch_xla.distributed.spmd as xs
+
+        xs.mark_sharding(x, xs.Mesh(np.arange(4), (4,), ("data",)), ("data", None, None))
+    out = x.masked_scatter(mask.expand_as(x), features)
+    out.square().sum().backward()
+    return out, features.grad

@@ -78,6 +78,41 @@ def _after_pending_seed(function: Callable) -> Callable:
     return called
 
 
+def _with_its_seed(function: Callable) -> Callable:
+    """``function``, which traces what torch.compile compiles; the seed is then what it was before."""
+
+    @functools.wraps(function)
+    def traced(*args: Any) -> Any:
+        seed = _C._xla_get_rng_seed()
+        try:
+            return function(*args)
+        finally:
+            _C._xla_set_rng_seed(seed)
+
+    return traced
+
+
+def _seed_compiled_functions() -> None:
+    """Let functions of torch.compile draw the same numbers when they are traced first, and others than what is pending.
+
+    torch_xla hands a compiled graph the seed that the pending graph began with.
+    """
+    from ._dynamo import dynamo_bridge
+
+    for name in ("extract_compiled_graph_helper", "extract_graph_helper"):
+        setattr(dynamo_bridge, name, _with_its_seed(getattr(dynamo_bridge, name)))
+    matcher = dynamo_bridge.GraphInputMatcher
+    match = matcher.__call__
+
+    @functools.wraps(match)
+    def after_pending_draws(self: Any, args: Any) -> Any:
+        if self.seed_info_id in self.graph_input_tensor_ids:
+            _C._xla_set_rng_seed(_C._xla_get_rng_seed())
+        return match(self, args)
+
+    matcher.__call__ = after_pending_draws
+
+
 def _wrap_generator() -> ctypes.c_void_p:
     """The address of THPGenerator_Wrap, which makes a Python object of an at::Generator."""
     library = ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_python.so"))
@@ -94,6 +129,7 @@ def install() -> None:
     os.register_at_fork(after_in_child=_note_fork)
     _C._xla_get_rng_seed = _after_pending_seed(_get_rng_seed)
     _C._xla_set_rng_seed = _after_pending_seed(_set_rng_seed)
+    _seed_compiled_functions()
     stock = torch.random._seed_custom_device
 
     def _seed_custom_device(seed: int) -> None:

@@ -6,6 +6,7 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch_xla import runtime
 
 from .common import integral, only
 from .selection import searchsorted
@@ -163,6 +164,20 @@ def embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type
 
 def _ones(indices: Tensor) -> Tensor:
     return torch.ones(indices.numel(), device=indices.device)
+
+
+def _is_partitioned(x: Tensor, mask: Tensor, source: Tensor) -> bool:
+    return runtime.is_spmd() and mask.dtype == torch.bool and source.dtype == x.dtype and source.numel() > 0
+
+
+@only(_is_partitioned)
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Under SPMD, where torch_xla's has a size that is known when it runs, which XLA does not partition."""
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    mask = mask.expand(shape)
+    place = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+    chosen = source.reshape(-1).index_select(0, place.clamp(0, source.numel() - 1))
+    return torch.where(mask, chosen.reshape(shape), x.expand(shape))
 
 
 def masked_scatter_backward(grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:

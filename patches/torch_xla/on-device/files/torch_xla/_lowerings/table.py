@@ -29,6 +29,7 @@ TABLE = {
     "round.decimals": "elementwise.round_decimals",
     "signbit": "elementwise.signbit",
     "sinc": "elementwise.sinc",
+    "view_copy.dtype": "bits.view_as_dtype",
     "special_entr": "elementwise.entr",
     "special_xlog1py": "elementwise.xlog1py",
     # special functions
@@ -225,6 +226,7 @@ TABLE = {
     "_embedding_bag_per_sample_weights_backward": "scattering.embedding_bag_weights_backward",
     "embedding_renorm": "scattering.embedding_renorm",
     "index_reduce": "scattering.index_reduce",
+    "masked_scatter": "scattering.masked_scatter",
     "masked_scatter_backward": "scattering.masked_scatter_backward",
     "scatter_reduce.two": "scattering.scatter_reduce",
     "_segment_reduce_backward": "scattering.segment_reduce_backward",
