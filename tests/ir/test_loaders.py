@@ -3,6 +3,8 @@
 Tests marked ``fails_on_stock`` state what the topic is for, those marked ``passes_on_stock`` what it leaves alone.
 """
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from ir_text import ir
@@ -99,3 +101,49 @@ def test_an_epoch_without_errors_is_whole():
     batches = list(MpDeviceLoader(DataLoader(Items(), batch_size=2), DEVICE))
     assert torch.cat([b.cpu() for b in batches]).tolist() == [[float(i)] * 2 for i in range(5)]
     assert len(MpDeviceLoader(DataLoader(Items()), DEVICE)) == 5
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: object
+
+
+@fails_on_stock
+def test_batches_that_are_named_tuples():
+    batches = [Pair(torch.ones(2), Pair(torch.zeros(1), "name")), (torch.ones(1), {"pair": Pair(torch.ones(3), 4)})]
+    first, second = MpDeviceLoader(batches, DEVICE)
+    assert isinstance(first, Pair) and first.label.label == "name" and first.label.image.device.type == "xla"
+    assert isinstance(second, list) and second[1]["pair"].image.tolist() == [1.0] * 3
+
+
+@fails_on_stock
+@pytest.mark.parametrize("number", [1, 2])
+def test_batches_that_are_none(number):
+    """As a collate function makes of items that are all damaged."""
+    loader = MpDeviceLoader([torch.ones(1), None, None, torch.zeros(1)], DEVICE, batches_per_execution=number)
+    assert [batch if batch is None else batch.item() for batch in loader] == [1.0, None, None, 0.0]
+
+
+@fails_on_stock
+def test_a_loop_that_another_one_ends():
+    loader = MpDeviceLoader([torch.ones(1)] * 100, DEVICE)
+    batches = iter(loader)
+    next(batches)
+    assert len(list(loader)) == 100
+    with pytest.raises(RuntimeError, match="expected one loop at a time"):
+        list(batches)
+    with pytest.raises(RuntimeError, match="expected one loop at a time"):
+        for _ in loader:
+            list(loader)
+
+
+@passes_on_stock
+def test_a_loop_after_one_that_was_left_or_has_ended():
+    loader = MpDeviceLoader(DataLoader(Items()), DEVICE)
+    for _ in loader:
+        break
+    left = iter(loader)
+    next(left)
+    ended = iter(loader)
+    assert len(list(ended)) == len(list(loader)) == 5
+    assert next(ended, "the end") == "the end"

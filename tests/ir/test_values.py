@@ -578,6 +578,49 @@ def test_glu_of_an_odd_size_is_refused():
         F.glu(torch.ones(2, 3).to(DEVICE))
 
 
+FILLED = {
+    "index_fill": lambda x, i: x.index_fill(1, i, 5),
+    "of a tensor": lambda x, i: x.index_fill(-1, i, torch.full((), 5.0, device=x.device)),
+    "in place": lambda x, i: x.clone().index_fill_(1, i, 5),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("fill", FILLED.values(), ids=FILLED.keys())
+def test_index_fill_counts_from_the_end(fill):
+    assert_same([fill], data(2, 4), torch.tensor([-1, 0, -3]))
+
+
+BEYOND = {
+    "read": lambda x, i: x[i],
+    "of another dimension": lambda x, i: x[:, i],
+    "after a mask": lambda x, i: x[torch.tensor([True, False, True]).to(x.device), i[:1]],
+    "written": lambda x, i: x.clone().index_put_((i,), torch.ones((), device=x.device)),
+    "of int32": lambda x, i: x[i.int()],
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("call", BEYOND.values(), ids=BEYOND.keys())
+@pytest.mark.parametrize("index", [7, -4])
+def test_indices_of_the_cpu_beyond_what_they_index_are_refused(call, index):
+    for device in ("cpu", DEVICE):
+        with pytest.raises(IndexError, match=f"index {index} is out of bounds for dimension . with size 3"):
+            call(torch.ones(3, 3).to(device), torch.tensor([index, 1]))
+
+
+@passes_on_stock
+def test_indices_of_the_cpu():
+    x, index = data(3, 3), torch.tensor([-3, 2])
+    for read in (
+        lambda x: x[index],
+        lambda x: x[None, index],
+        lambda x: x[..., index],
+        lambda x: x[index.new_empty(0)],
+    ):
+        assert torch.equal(read(x.to(DEVICE)).cpu(), read(x))
+
+
 # ---- arguments that stock refuses
 
 

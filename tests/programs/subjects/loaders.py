@@ -1,5 +1,7 @@
 """Programs: loaders."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -87,3 +89,23 @@ def numpy_and_lists(device):
         int(whole),
         float(b[0]),
     )
+
+
+class _Sample(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def named_batches_and_none(device):
+    """Batches that are named tuples, and None where a collate function was left without items."""
+
+    def collate(numbers):
+        kept = torch.tensor([float(n) for n in numbers if n % 4 > 1])
+        return _Sample(kept, kept > 5) if kept.numel() else None
+
+    loader = DataLoader(range(10), batch_size=2, collate_fn=collate)
+    if device.type == "xla":
+        from torch_xla.distributed.parallel_loader import MpDeviceLoader
+
+        loader = MpDeviceLoader(loader, device)
+    return [None if batch is None else (batch.image * 2, batch.label) for batch in loader]

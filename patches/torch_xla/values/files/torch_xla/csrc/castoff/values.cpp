@@ -46,6 +46,7 @@
 #include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/complex_numbers.h"
 #include "torch_xla/csrc/castoff/division.h"
+#include "torch_xla/csrc/castoff/indices.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/norm_gradient.h"
 #include "torch_xla/csrc/castoff/refused_dtypes.h"
@@ -995,6 +996,7 @@ void install() {
   mend_complex_numbers(xla);
   mend_unfolding();
   mend_norm_gradient(xla);
+  mend_indices(xla);
   refuse_dtypes(xla);
   is_installed = true;
 }
