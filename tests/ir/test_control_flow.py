@@ -169,3 +169,58 @@ def test_a_checkpoint_around_a_scan_that_is_traced_the_first_time():
     loss(xs).backward()
     assert torch.equal(checkpointed, xs.grad)
     assert weight.grad.abs().min() > 0
+
+
+#: Functions of a carried pair and an element of a sequence, of which some results have no gradient.
+SCANNED = {
+    "a carried number": lambda c, x: ((c[0] * x, c[1] + 1), c[0] + c[1]),
+    "a mask": lambda c, x: ((c[0] + x, c[1]), (c[0] > 0, c[0] * x)),
+    "the carry itself": lambda c, x: (c, x),
+    "zeros": lambda c, x: ((c[0] * 2 + x, c[1]), torch.zeros_like(x)),
+    "a detached carry": lambda c, x: ((c[0].detach() + x, c[1]), c[0] * 2),
+}
+
+
+def scanned(function, start, xs):
+    ys = []
+    for x in xs:
+        start, y = function(start, x)
+        ys.append(y)
+    stacked = [torch.stack(y) for y in zip(*ys, strict=True)] if isinstance(ys[0], tuple) else [torch.stack(ys)]
+    return [*start, *stacked]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("function", SCANNED.values(), ids=SCANNED.keys())
+def test_scan_of_a_function_some_of_whose_results_have_no_gradient(function):
+    def run(device, with_gradients):
+        start = torch.tensor([0.5, -2.0]).to(device), torch.tensor(3).to(device)
+        xs = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [3.0, 1.0]]).to(device)
+        leaves = [start[0].requires_grad_(with_gradients), xs.requires_grad_(with_gradients)]
+        if device == "cpu":
+            results = scanned(function, start, xs)
+        else:
+            carry, ys = scan(function, start, xs)
+            results = [*carry, *(ys if isinstance(ys, tuple) else (ys,))]
+        found = [result.detach().cpu() for result in results]
+        if with_gradients:
+            chosen = [result.square().sum() for result in results if result.is_floating_point()]
+            gradients = torch.autograd.grad(sum(chosen), leaves, allow_unused=True, materialize_grads=True)
+            found += [gradient.cpu() for gradient in gradients]
+        return found
+
+    for with_gradients in (False, True):
+        torch.testing.assert_close(run(DEVICE, with_gradients), run("cpu", with_gradients))
+
+
+@fails_on_stock
+def test_a_scan_that_carries_a_mask():
+    carry, seen = scan(lambda c, x: (c & (x < 2), ~c), data([True, False, True]), data([[1.0] * 3, [3.0, 0.0, 1.0]]))
+    assert carry.tolist() == [False, False, True]
+    assert seen.dtype == torch.bool and seen.tolist() == [[False, True, False]] * 2
+
+
+@fails_on_stock
+def test_a_backward_through_a_scan_without_a_gradient_is_refused():
+    _, y = scan(lambda c, x: (c + 1, x > c), data(1), data([1.0, 2.0]).requires_grad_())
+    assert y.tolist() == [False, False] and not y.requires_grad

@@ -139,3 +139,27 @@ def while_loop_with_unused_carry(device):
 
     assert torch_xla.experimental.fori_loop is not None
     return higher_order.while_loop(lambda c, x, u: c < 3, lambda c, x, u: (c + 1, x * 2, u.clone()), (count, x, unused))
+
+
+def _counted(carry, x):
+    total, steps, active = carry
+    total = torch.where(active, total + x, total)
+    return (total, steps + active.long(), active & (total < 2)), (total, active)
+
+
+def until_a_bound(device):
+    """A scan that carries counts and masks beside sums, and returns masks, as halting and beam search do."""
+    start = torch.zeros(3).to(device), torch.zeros(3, dtype=torch.int64).to(device), torch.ones(3).bool().to(device)
+    xs = torch.rand(6, 3).to(device).requires_grad_()
+    if device.type == "xla":
+        from torch_xla.experimental.scan import scan
+
+        carry, (totals, active) = scan(_counted, start, xs)
+    else:
+        carry, ys = start, []
+        for x in xs:
+            carry, y = _counted(carry, x)
+            ys.append(y)
+        totals, active = (torch.stack(y) for y in zip(*ys, strict=True))
+    (carry[0].sum() + totals.square().sum()).backward()
+    return carry, totals, active, xs.grad

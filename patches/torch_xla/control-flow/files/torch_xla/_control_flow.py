@@ -13,7 +13,17 @@ import torch
 import torch_xla
 from torch.utils._pytree import tree_flatten
 
-__all__ = ["as_elements_of", "device_data_of", "install", "traced_apart", "while_loop_instead_of"]
+__all__ = [
+    "as_elements_of",
+    "backward_graph",
+    "device_data_of",
+    "go_back",
+    "install",
+    "needs_gradient",
+    "no_device_data",
+    "traced_apart",
+    "while_loop_instead_of",
+]
 
 _XLAC = torch_xla._XLAC
 
@@ -71,6 +81,57 @@ def traced_apart(trace: Callable) -> Callable:
             torch._C._autograd._saved_tensors_hooks_set_tracing(outer)
 
     return traced
+
+
+def needs_gradient(tensor: torch.Tensor, asked: bool) -> bool:
+    """Whether a tensor that a scan carries or reads is traced with a gradient: numbers that count have none."""
+    return asked and (not _installed or tensor.is_floating_point() or tensor.is_complex())
+
+
+def no_device_data(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as the result of an operator, in its dtype: of a mask torch_xla's own makes int64."""
+    return torch.ne(tensor, False) if _installed and tensor.dtype == torch.bool else tensor * 1
+
+
+class _Differentiable:
+    """Which results of a scan's function have a gradient: of tensors that it returns as they are, some have none."""
+
+    def __init__(self, which: list[bool]) -> None:
+        self._which = which
+
+    def __bool__(self) -> bool:
+        return any(self._which)
+
+    def of(self, gradients: Sequence[Optional[torch.Tensor]]) -> list[Optional[torch.Tensor]]:
+        """Those of ``gradients`` of all results that the backward graph takes."""
+        return [gradient for gradient, has in zip(gradients, self._which, strict=True) if has]
+
+    def filled(
+        self, gradients: Sequence[Optional[torch.Tensor]], carried: Sequence[torch.Tensor]
+    ) -> list[Optional[torch.Tensor]]:
+        """``gradients``, the first of which are carried on, with zeros for what the function does not depend on."""
+        if not _installed:
+            return list(gradients)
+        first = [torch.zeros_like(c) if g is None else g for g, c in zip(gradients, carried, strict=False)]
+        return [*first, *gradients[len(first) :]]
+
+
+def go_back(results: Sequence[torch.Tensor]) -> _Differentiable:
+    """Trace the backward of a scan's function, from those of its results that have a gradient."""
+    which = [result.requires_grad or not _installed for result in results]
+    chosen = [result for result, has in zip(results, which, strict=True) if has]
+    if chosen:
+        torch.autograd.backward(chosen, [torch.ones_like(result) for result in chosen])
+    return _Differentiable(which)
+
+
+def backward_graph(get_graph: Callable, differentiable: _Differentiable) -> Callable:
+    """The backward graph of a scan's function, which was traced if one of its results has a gradient."""
+    return get_graph() if differentiable else _no_gradient
+
+
+def _no_gradient(*_: torch.Tensor) -> None:
+    raise RuntimeError("scan: expected a function with a result that has a gradient, but it has none.")
 
 
 def while_loop_instead_of(stock: Callable) -> Callable:
