@@ -62,7 +62,12 @@ class Known(NamedTuple):
     why: str
 
 
-NOT_IN_JAX = ("GRU", "attention of a computed query, heads of 256", "attention of a computed query, causal")
+NOT_IN_JAX = (
+    "GRU",
+    "GRU, both directions",
+    "attention of a computed query, heads of 256",
+    "attention of a computed query, causal",
+)
 """What ends torchax's process, or is written for torch alone."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {

@@ -345,8 +345,8 @@ def autocast(module: nn.Module, x: Tensor) -> Step:
     return step(module, x, call=call, optimizer=AdamW, dtype=f32)
 
 
-def recurrent(kind: type[nn.Module], tokens: int) -> Step:
-    module = kind(256, 256, batch_first=True)
+def recurrent(kind: type[nn.Module], tokens: int, **options: bool) -> Step:
+    module = kind(256, 256, batch_first=True, **options)
     return step(module, data(32, tokens, 256), call=lambda x: module(x)[0])
 
 
@@ -420,6 +420,8 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "LoRA": lambda: step(Lora(2048), data(4, 512, 2048)),
     "LSTM": lambda: recurrent(nn.LSTM, 16),
     "GRU": lambda: recurrent(nn.GRU, 16),
+    "GRU, both directions": lambda: recurrent(nn.GRU, 16, bidirectional=True),
+    "RNN": lambda: recurrent(nn.RNN, 16),
     "embeddings by pairs": clicks,
     # losses
     "tied embedding, 32 k": lambda: tied(1024, 4, 32000, 1024),

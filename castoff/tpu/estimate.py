@@ -132,6 +132,8 @@ def _trips(module: Module, loop: Instruction) -> int | None:
     """How often a loop runs that counts to a constant in steps of one; None of any other."""
     called = dict(loop.called)
     test, end = (module.computations[called[role]][-1] for role in ("condition", "body"))
+    if test.op == "or":
+        return _trips_of_64_bits(module, test)
     direction = _DIRECTION.search(test.attributes)
     if test.op != "compare" or direction is None or end.op != "tuple":
         return None
@@ -146,6 +148,24 @@ def _trips(module: Module, loop: Instruction) -> int | None:
     if step is None or first is None or last is None or direction[1] == "EQ":
         return None
     return max((last - first) * step + (direction[1] in ("LE", "GE")), 0)
+
+
+def _trips_of_64_bits(module: Module, test: Instruction) -> int | None:
+    """How often a loop runs whose counter has 64 bits, two numbers of 32: high < 0 or high == 0 and low < limit.
+
+    Such is torch_xla's scan. Its counter is an argument of the program; it begins with 0.
+    """
+    below, both = (module.named[name] for name in test.operands)
+    if both.op != "and":
+        return None
+    limits = {}
+    for compare in (below, *(module.named[name] for name in both.operands)):
+        direction = _DIRECTION.search(compare.attributes)
+        if compare.op != "compare" or direction is None:
+            return None
+        limits[direction[1], module.named[compare.operands[0]].op] = _number(module, module.named[compare.operands[1]])
+    ends = limits.get(("LT", "bitcast-convert")), limits.get(("EQ", "get-tuple-element"))
+    return limits.get(("LT", "get-tuple-element")) if ends == (0, 0) else None
 
 
 def _step(module: Module, instruction: Instruction) -> int | None:

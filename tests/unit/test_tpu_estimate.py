@@ -120,3 +120,23 @@ ENTRY %main (flag: pred[], a: f32[2048]) -> f32[2048] {
 def test_one_branch_of_a_choice_counts() -> None:
     assert estimate(CHOICE).compute == 160
     assert estimate(CHOICE, branch=min).compute == 100
+
+
+OF_64_BITS = """\
+  %high = u32[] get-tuple-element(%at.1), index=1
+  %none = u32[] constant(0)
+  %equal = pred[] compare(%high, %none), direction=EQ
+  %fewer = pred[] compare(%i.1, %last), direction=LT
+  %both.1 = pred[] and(%equal, %fewer)
+  %sign = s32[] bitcast-convert(%high)
+  %zero = s32[] constant(0)
+  %below = pred[] compare(%sign, %zero), direction=LT
+  ROOT %c = pred[] or(%below, %both.1)
+"""
+
+
+def test_a_loop_whose_counter_has_64_bits_begins_with_0() -> None:
+    text = made().replace("  ROOT %c = pred[] compare(%i.1, %last), direction=LT\n", OF_64_BITS)
+    assert estimate(text).compute == 800
+    for other in (("direction=EQ", "direction=NE"), ("and(", "or("), ("constant(0)\n  %below", "constant(1)\n  %below")):
+        assert "1 while whose trips are not known" in estimate(text.replace(*other)).gaps()

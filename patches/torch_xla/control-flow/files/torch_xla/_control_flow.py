@@ -14,6 +14,7 @@ import torch_xla
 from torch.utils._pytree import tree_flatten
 
 __all__ = [
+    "Traced",
     "as_elements_of",
     "backward_graph",
     "device_data_of",
@@ -168,8 +169,8 @@ def _while_loop(
     import torch_xla.core.xla_builder as xb
 
     inputs = [*carried_inputs, *(additional_inputs or ())]
-    condition = _Traced(cond_fn, inputs, "condition")
-    body = _Traced(body_fn, inputs, "body")
+    condition = Traced(cond_fn, inputs, "condition")
+    body = Traced(body_fn, inputs, "body")
     condition.expect("cond_fn", [torch.empty((), dtype=torch.bool, device="meta")])
     body.expect("body_fn", carried_inputs)
 
@@ -201,7 +202,7 @@ def _next_seed(xb, seed):
     return seed * multiplier + increment
 
 
-class _Traced:
+class Traced:
     """A function of XLA tensors, lowered.
 
     ``captured`` are the tensors that it reads besides its arguments, ``seed`` the index among them of the seed of

@@ -1,4 +1,7 @@
-"""nn.GRU where torch_xla's scan does not reach, packed sequences on XLA, and the products of LSTM (``lstm.cpp``)."""
+"""nn.GRU where torch_xla's scan does not reach, packed sequences on XLA, and the products of recurrent layers.
+
+The products are those of ``recurrent_layers.cpp``, and, where torch_xla scans, of ``_scanned_gru.py``.
+"""
 
 import functools
 from collections.abc import Callable
@@ -61,3 +64,8 @@ def install() -> None:
         torch.nn.GRU.forward = _with_torchs_own(torch.nn.GRU.forward)
     if _torch_castoff.enabled("matmul-out-dtype"):
         _castoff.install_kernels("recurrent-layers")
+        if torch.nn.GRU is not rnn.GRU:
+            from . import _scanned_gru
+            from .experimental import gru
+
+            gru.scan = _scanned_gru.instead_of(gru.scan)
