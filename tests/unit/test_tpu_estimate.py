@@ -138,5 +138,9 @@ OF_64_BITS = """\
 def test_a_loop_whose_counter_has_64_bits_begins_with_0() -> None:
     text = made().replace("  ROOT %c = pred[] compare(%i.1, %last), direction=LT\n", OF_64_BITS)
     assert estimate(text).compute == 800
-    for other in (("direction=EQ", "direction=NE"), ("and(", "or("), ("constant(0)\n  %below", "constant(1)\n  %below")):
+    for other in (
+        ("direction=EQ", "direction=NE"),
+        ("and(", "or("),
+        ("constant(0)\n  %below", "constant(1)\n  %below"),
+    ):
         assert "1 while whose trips are not known" in estimate(text.replace(*other)).gaps()

@@ -6,7 +6,7 @@ each gradient of a weight, summed in float32, as in ``recurrent_layers.cpp``. Th
 are computed again from the states, of all steps at once, so that a step of it has one product and little besides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
