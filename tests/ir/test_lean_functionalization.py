@@ -370,3 +370,54 @@ def test_nothing_is_run_in_python():
     finally:
         sys.setprofile(None)
     assert called == []
+
+
+# ---- out=
+
+#: Results of float32, of which one of int32 loses the fractions.
+INTO = {
+    "mul": lambda x, out: torch.mul(x, x, out=out),
+    "a number": lambda x, out: torch.add(x, 1, out=out),
+    "sqrt": lambda x, out: torch.sqrt(x, out=out),
+    "floor": lambda x, out: torch.floor(x, out=out),
+    "clamp": lambda x, out: torch.clamp(x, 0.5, 1.5, out=out),
+    "addcmul": lambda x, out: torch.addcmul(x, x, x, out=out),
+    "matmul": lambda x, out: torch.matmul(x, x, out=out),
+    "pow": lambda x, out: torch.pow(x, 2, out=out),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("call", INTO.values(), ids=INTO.keys())
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
+def test_out_of_a_lower_category_is_refused(call, dtype):
+    for device in ("cpu", DEVICE):
+        x, out = torch.tensor([[1.5, 2.5], [0.5, 3.0]]).to(device), torch.zeros(2, 2, dtype=dtype, device=device)
+        with pytest.raises(RuntimeError, match=r"can't be cast|Found dtype|Expected out tensor"):
+            call(x, out)
+        assert not out.any()
+
+
+@fails_on_stock
+def test_out_of_integers_for_a_quotient_and_of_bools_for_a_sum_is_refused():
+    x = torch.arange(4, device=DEVICE)
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Long"):
+        torch.div(x, 2, out=torch.empty_like(x))
+    with pytest.raises(RuntimeError, match="result type Long can't be cast to the desired output type Bool"):
+        torch.add(x, x, out=torch.empty_like(x, dtype=torch.bool))
+    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Long"):
+        torch.mul(x, 0.5, out=torch.empty_like(x))
+
+
+@passes_on_stock
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_out_of_the_same_category(dtype):
+    x = torch.tensor([1.5, 2.5, 0.25])
+    for call in (
+        lambda x, out: torch.mul(x, 2, out=out),
+        lambda x, out: torch.sqrt(x, out=out),
+        lambda x, out: torch.add(x.long(), torch.tensor(2.5).to(x.device), alpha=1, out=out),
+    ):
+        found = call(x.to(DEVICE), torch.empty(3, dtype=dtype, device=DEVICE))
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.cpu(), call(x, torch.empty(3, dtype=dtype)))

@@ -99,3 +99,9 @@ def views_of_bits(device):
     bits = x.view(torch.int32)
     halves = x.bfloat16().view(torch.int16)
     return bits, (bits >> 23) & 0xFF, halves, bits.view(torch.float32)
+
+
+def integers_for_a_float_result(device):
+    """A buffer of integers as out= of a product with a fraction, which torch refuses."""
+    counts = torch.arange(4).to(device)
+    return torch.mul(counts, 0.5, out=torch.empty_like(counts))

@@ -37,6 +37,7 @@
 
 #include "torch_xla/csrc/castoff/in_place.h"
 #include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/out_dtype.h"
 #include "torch_xla/csrc/castoff/without_gradients.h"
 
 namespace castoff {
@@ -101,6 +102,7 @@ void install() {
   in_place<ops::sqrt_, ops::sqrt>(lib);
   in_place<ops::tanh_, ops::tanh>(lib);
   override_kernel<SetKernel>(lib, c10::DispatchKey::Functionalize, "aten::set_", "source_Tensor");
+  refuse_results_for_out(lib);
   install_kernels_without_gradients();
 }
 
