@@ -223,7 +223,7 @@ def test_shapes_of_exponential_draws_of_one_seed():
 # ---- functions of torch.compile
 
 COMPILED = {
-    "dropout": F.dropout,
+    "dropout": lambda x: F.dropout(x, 0.4),
     "rand": lambda x: torch.rand_like(x) + x,
     "several draws": lambda x: torch.randn_like(x) + torch.rand_like(x),
 }
@@ -242,6 +242,32 @@ def test_a_compiled_function_draws_the_same_when_it_is_first_called(function):
         torch_xla.sync()
     assert all(map(torch.equal, *found[:2]))
     torch.testing.assert_close(found[0][0], found[2][0])
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (f32, bf16, f16), ids=str)
+@pytest.mark.parametrize("p", [0.1, 0.75])
+def test_dropout_in_a_compiled_function_scales_what_it_keeps(p, dtype):
+    """On stock by 1 / p, in place of 1 / (1 - p): ten times as much for a p of 0.1, and in the gradient, too."""
+    torch._dynamo.reset()
+    x = torch.ones(20_000, device=DEVICE, dtype=dtype, requires_grad=True)
+    y = torch.compile(lambda x: F.dropout(x, p), backend="openxla")(x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    kept = torch.tensor(1.0 / (1.0 - p), dtype=dtype)
+    for found in (y.detach().cpu(), grad.cpu()):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found[found != 0], kept.expand_as(found[found != 0]))
+        assert abs((found != 0).double().mean().item() - (1 - p)) < 0.02
+    assert torch.equal(y.cpu() == 0, grad.cpu() == 0)
+
+
+@fails_on_stock
+def test_native_dropout_of_none_of_all_and_in_evaluation():
+    x = torch.arange(1.0, 5.0, device=DEVICE)
+    for p, train, kept in ((0.0, True, True), (1.0, True, False), (0.5, False, True)):
+        y, mask = torch.native_dropout(x, p, train)
+        assert mask.dtype == torch.bool and mask.tolist() == [kept] * 4
+        assert torch.equal(y.cpu(), x.cpu() * kept)
 
 
 @fails_on_stock

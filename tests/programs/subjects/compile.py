@@ -249,3 +249,12 @@ def bits_of_numbers(device):
 
     compiled = torch.compile(packed, backend="openxla" if device.type == "xla" else "eager")
     return compiled(torch.randn(3, 4).to(device))
+
+
+def dropout_of_a_tenth(device):
+    """Dropout in a compiled function scales what it keeps by 1 / (1 - p), in the gradient, too."""
+    compiled = torch.compile(lambda x: F.dropout(x, 0.1), backend="openxla" if device.type == "xla" else "eager")
+    x = torch.ones(4000).to(device).requires_grad_()
+    y = compiled(x)
+    y.sum().backward()
+    return y.max(), x.grad.max(), (y.mean() - 1).abs() < 0.05

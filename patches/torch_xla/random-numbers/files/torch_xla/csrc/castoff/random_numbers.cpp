@@ -8,12 +8,15 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
+#include <ATen/ops/bernoulli_ops.h>
+#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/floor_ops.h>
 #include <ATen/ops/log1p_ops.h>
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/ne_ops.h>
 #include <ATen/ops/neg_ops.h>
+#include <ATen/ops/ones_like_ops.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/uniform_ops.h>
@@ -77,6 +80,24 @@ void draw_wide(Call& call) {
     if (result.scalar_type() != ScalarType::Float) continue;
     call.result(i) = cast(zeros_and_ones ? truth(result) : result, dtype);
   }
+}
+
+// input, p, train. torch_xla scales what is kept by 1 / p, in place of 1 / (1 - p), and its mask
+// holds these numbers.
+void native_dropout(Call& call) {
+  const Tensor input = call.tensor(0);
+  const double kept = 1 - call[1].toDouble();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  if (!call[2].isNone() && !call[2].toBool()) {
+    call.answer(at::_ops::clone::call(input, {}),
+                truth(at::_ops::ones_like::call(input, ScalarType::Float, {}, {}, {}, {})));
+    return;
+  }
+  const Tensor wide =
+      input.scalar_type() == ScalarType::Float ? input : cast(input, ScalarType::Float);
+  const Tensor mask = truth(at::_ops::bernoulli_p::call(wide, kept, {}));
+  const Tensor chosen = at::_ops::mul_Tensor::call(input, mask);
+  call.answer(at::_ops::mul_Scalar::call(chosen, kept == 0 ? 0 : 1 / kept), mask);
 }
 
 // mean, std: of one shape. torch_xla draws in the mean's.
@@ -170,7 +191,7 @@ void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, from_generator<uniform>, "uniform_");
   remedy(xla, from_generator<draw_wide<true>>, "bernoulli bernoulli.p");
-  remedy(xla, draw_wide<false>, "native_dropout");
+  remedy(xla, native_dropout, "native_dropout");
   remedy(xla, from_generator<draw_wide<false>>, "normal.Tensor_float rrelu_with_noise");
   remedy(xla, from_generator<normal_of_tensors>, "normal.Tensor_Tensor");
   remedy(xla, from_generator<draw_wide_in_place<true>>, "bernoulli_.Tensor bernoulli_.float");
