@@ -71,13 +71,18 @@ NOT_IN_JAX = (
 """What ends torchax's process, or is written for torch alone."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {
-    ("attention of a computed query, causal", "v5e", "cycles"): Known(
+    ("attention of a computed query, causal", "v5e", CYCLES): Known(
         1.125, "0.84 of a layer's, and a query does not tell which it is of"
     ),
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
     ("nn.TransformerDecoderLayer", "v6e", MEMORY): Known(1.15, "0.66 of stock's cycles"),
+    ("vision layer, T 257", "v5e", CYCLES): Known(1.07, "0.91 with half of the batch, 0.86 with twice as many"),
+    ("vision layer, T 257", "v5e", MEMORY): Known(1.85, "the float32 weights of attention wait for the backward pass"),
+    ("nn.MultiheadAttention, weights", "v5e", CYCLES): Known(
+        1.14, "dropout draws 32 bits, as stock's 7 miss its probability, and the softmax is float32"
+    ),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
 }
 """What programs take more of, by generation, how much more at most, and why."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -259,7 +260,84 @@ def clipped() -> Step:
     return [*model.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())]
 
 
+def published(kind: str, tokens: tuple[int, int], **sizes: Any) -> Step:
+    """A language model of transformers with few layers and words: forward and backward of its last hidden state."""
+    config = transformers.AutoConfig.for_model(kind, vocab_size=8192, pad_token_id=0, use_cache=False, **sizes)
+    config._attn_implementation = sizes.get("attn_implementation", "sdpa")
+    model = transformers.AutoModel.from_config(config)
+    return step(model, words(*tokens), call=lambda x: model(input_ids=x).last_hidden_state)
+
+
+class SeparateProjections(Causal):
+    """Attention and a perceptron as CLIP and DINOv2 have them: a product each for query, key and value."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        del self.qkv
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        y = self.norm1(x)
+        q, k, v = (f(y).view(batch, tokens, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        found = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(found.transpose(1, 2).contiguous().reshape(batch, tokens, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class LatentAttention(nn.Module):
+    """Keys and values from a narrow latent, as DeepSeek has them."""
+
+    def __init__(self, width: int = 1024, heads: int = 8, latent: int = 256, plain: int = 64, turned: int = 32) -> None:
+        super().__init__()
+        self.heads, self.plain, self.turned = heads, plain, turned
+        self.query = nn.Linear(width, heads * (plain + turned), bias=False)
+        self.down, self.norm = nn.Linear(width, latent + turned, bias=False), nn.RMSNorm(latent)
+        self.up = nn.Linear(latent, heads * 2 * plain, bias=False)
+        self.out = nn.Linear(heads * plain, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q = self.query(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
+        latent, turned = self.down(x).split([self.norm.normalized_shape[0], self.turned], -1)
+        k, v = self.up(self.norm(latent)).view(batch, tokens, self.heads, -1).transpose(1, 2).chunk(2, -1)
+        k = torch.cat([k, turned[:, None].expand(batch, self.heads, tokens, self.turned)], -1)
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(found.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+class Resampler(nn.Module):
+    """Few learned queries of all tokens and of themselves, as Perceiver and Flamingo have them."""
+
+    def __init__(self, width: int = 1024, heads: int = 16, queries: int = 64) -> None:
+        super().__init__()
+        self.queries, self.heads = nn.Parameter(torch.zeros(queries, width)), heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.kv = nn.Linear(width, width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries = self.queries.expand(x.shape[0], -1, -1)
+        x, y = self.norm1(x), self.norm2(queries)
+        parts = self.q(y), *self.kv(torch.cat([x, y], 1)).chunk(2, -1)
+        q, k, v = (t.reshape(t.shape[0], t.shape[1], self.heads, -1).transpose(1, 2) for t in parts)
+        return queries + self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def attention_with_weights(*, returned: bool) -> Step:
+    module = nn.MultiheadAttention(512, 8, dropout=0.1, batch_first=True)
+    padding = torch.zeros(8, 256, dtype=torch.bool).to("xla")
+
+    def call(x: Tensor) -> Tensor:
+        return module(x, x, x, key_padding_mask=padding, need_weights=returned)[0]
+
+    return step(module, data(8, 256, 512), call=call)
+
+
 MISTRAL = (MistralDecoderLayer, transformers.MistralConfig)
+LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 1}
 MIXTRAL = (MixtralDecoderLayer, transformers.MixtralConfig)
 
 PROGRAMS: dict[str, Callable[[], Step]] = {
@@ -284,6 +362,19 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "SGD, clipped, float32": clipped,
     "beam search": beams,
     "int8 weight": int8_weight,
+    "Falcon": lambda: published("falcon", (2, 1024), hidden_size=1024, num_attention_heads=16, num_hidden_layers=1),
+    "BLOOM": lambda: published("bloom", (2, 512), hidden_size=1024, n_head=16, n_layer=1, attn_implementation="eager"),
+    "Phi 3": lambda: published("phi3", (2, 1024), **LLAMA, num_attention_heads=16, num_key_value_heads=16),
+    "OLMo 2": lambda: published("olmo2", (2, 512), **LLAMA, num_attention_heads=8),
+    "RoBERTa": lambda: published("roberta", (8, 256), hidden_size=768, num_hidden_layers=1),
+    "vision layer, T 257": lambda: step(SeparateProjections(768, 12), data(8, 257, 768)),
+    "latent attention": lambda: step(LatentAttention(), data(2, 1024, 1024)),
+    "resampler": lambda: step(Resampler(), data(8, 576, 1024)),
+    "nn.MultiheadAttention": lambda: attention_with_weights(returned=False),
+    "nn.MultiheadAttention, weights": lambda: attention_with_weights(returned=True),
+    "LSTM, both directions, float32": lambda: step(
+        nn.LSTM(256, 256, 2, bidirectional=True, batch_first=True), data(32, 64, 256, dtype=f32), dtype=f32
+    ),
     "decode, one query": lambda: decode(1, 32, 32, 128, 4096),
 }
 
