@@ -201,7 +201,7 @@ variable_list gradients(const Start& start, const Steps& steps, const variable_l
   const int64_t count = start.count();
   const ScalarType dtype = start.products.scalar_type();
   const ScalarType wide = is_half(dtype) ? ScalarType::Float : dtype;
-  variable_list after(Cell::states), of_inputs(count), of_hiddens, before(count);
+  variable_list after(Cell::states), of_inputs(count), of_hiddens;
   for (int64_t n = 0; n < Cell::states; ++n) {
     if (grads[1 + n].defined()) after[n] = grads[1 + n].to(wide);
   }
@@ -220,12 +220,15 @@ variable_list gradients(const Start& start, const Steps& steps, const variable_l
     const Tensor& of_product = found.of_hidden.defined() ? found.of_hidden : found.of_input;
     after = std::move(found.before);
     after[0] = sum_of(dot_general(of_product, start.weight, {1}, {0}, {}, wide), after[0]);
-    before[step] = from[0];
   }
   const Tensor of_products = stacked(of_inputs, start.reverse);
   const Tensor own = rows(of_hiddens.empty() ? of_products : stacked(of_hiddens, start.reverse));
-  const Tensor of_weight =
-      dot_general(own, rows(stacked(before, start.reverse)), {0}, {0}, {}, wide);
+  variable_list hiddens;
+  for (const Step& step : steps) hiddens.push_back(step.states[0]);
+  const Tensor all = stacked(hiddens, start.reverse), first = start.states[0].unsqueeze(0);
+  const Tensor states = start.reverse ? at::cat({all.narrow(0, 1, count - 1), first}, 0)
+                                      : at::cat({first, all.narrow(0, 0, count - 1)}, 0);
+  const Tensor of_weight = dot_general(own, rows(states), {0}, {0}, {}, wide);
   variable_list found{of_products, after[0], Cell::states > 1 ? after[1] : Tensor(), of_weight};
   found.push_back(start.bias ? own.sum(0, /*keepdim=*/false, wide) : Tensor());
   return found;
