@@ -38,7 +38,7 @@ _INSTALLED = """
 import hashlib, importlib.metadata as m
 for one in sorted(m.distributions(), key=lambda one: one.metadata["Name"]):
     record = [line for line in (one.read_text("RECORD") or "").splitlines() if not line.startswith("../")]
-    print(one.metadata["Name"], one.version, hashlib.sha256("\n".join(record).encode()).hexdigest())
+    print(one.metadata["Name"], one.version, hashlib.sha256("".join(record).encode()).hexdigest())
 """
 """Prints what is installed, exactly: RECORD has the hash of every file. Commands in bin/ name their environment."""
 

@@ -53,6 +53,11 @@ MORE = {
         F.grid_sample(v, v[:, :1, ..., :3].flatten(0, 1) * 2 - 1, align_corners=False),
     ],
     "normalization": lambda x, v, w: normalized(x),
+    "bits": lambda x, v, w: [
+        x.detach().view(torch.int32),
+        x.detach().view(torch.bfloat16),
+        x.detach().bfloat16().flatten(1).view(torch.float32),
+    ],
     "bags": lambda x, v, w: bags(x, w),
     "a bag without gradients": lambda x, v, w: F.embedding_bag(on_xla(others.INDEX), x.detach()[0, 0]),
     "a product of batches": lambda x, v, w: torch.addbmm(x[0, 0, :, :5], x[0], x[1].mT),
