@@ -47,7 +47,10 @@ EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
 def run(python: Path, example: Path) -> str:
     """What a program prints: in a fork, unless it sets a variable that is read while torch_xla is imported."""
     start = completed if "CASTOFF_TRACE_FOR" in example.read_text() else forked
-    printed: str = start(example, python=str(python), PJRT_DEVICE="CPU").stdout
+    try:
+        printed: str = start(example, python=str(python), PJRT_DEVICE="CPU").stdout
+    except AssertionError as error:
+        raise SystemExit(f"{python} {example} failed:\n{error}") from None
     return printed.strip()
 
 
