@@ -114,8 +114,7 @@ def _gradients(
     Args:
         before: The states before each step.
     """
-    dtype = products.dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    wide = _wide(products.dtype)
     factors = _factors(before, *_gates(products, functional.linear(before, weight, bias)))
 
     def step(after: Tensor, weight: Tensor, of_output: Tensor, *others: Tensor) -> list[Tensor]:
@@ -133,10 +132,14 @@ def _gradients(
     return of_products, of_hidden, of_weight, None if bias is None else of_own.sum(0, dtype=wide)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which gradients are summed."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
 def _factors(before: Tensor, *gates: Tensor) -> list[Tensor]:
     """What `_of_products` takes of each step, and the update gate."""
-    dtype = before.dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    dtype, wide = before.dtype, _wide(before.dtype)
     before, reset, update, candidate, own = (t.to(wide) for t in (before, *gates))
     of_candidate = (1 - update) * (1 - candidate * candidate)
     of_update = (before - candidate) * (1 - update) * update
