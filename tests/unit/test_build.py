@@ -402,7 +402,8 @@ def _heed_interrupts() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_at_any_moment(request_: Request, number: int) -> None:
     assert _run(request_).returncode == 0
-    before = _contents(request_.out / "2.9-cpu")
+    out = request_.out / "2.9-cpu"
+    before = _contents(out)
     # Another version, so that the old output and the new one cannot be confused.
     (request_.root / "CHANGELOG.md").write_text("## [castoff.4] - 2026-11-22\n")
     whole = {"old": 0, "new": 0}
@@ -417,12 +418,17 @@ def test_killed_at_any_moment(request_: Request, number: int) -> None:
         time.sleep(delay)
         process.send_signal(number)
         process.wait()
-        after = _contents(request_.out / "2.9-cpu")
+        after = _contents(out)
         if after == before:
             whole["old"] += 1
         else:
             assert sum(b"castoff.4" in name.encode() for name in after) == 2
             whole["new"] += 1
+            # Each moment is tried on the old output: Python can drop one interrupt that comes in a callback.
+            shutil.rmtree(out)
+            out.mkdir()
+            for name, content in before.items():
+                (out / name).write_bytes(content)
     assert whole["old"] > 0
     assert _run(request_).returncode == 0
     assert sorted(path.name for path in request_.out.iterdir()) == [".2.9-cpu.lock", "2.9-cpu"]
