@@ -1,7 +1,7 @@
 """The casts of third-party models, under stock wheels and under castoff's.
 
 Audits a training step of small configurations of transformers' Llama, BERT, ViT, T5 and GPT-2, with random
-weights, in bfloat16, under autocast and in XlaFullyShardedDataParallel (bench/audited_models.py), in an
+weights, in bfloat16, under autocast and in XlaFullyShardedDataParallel (bench/workers/audited_models.py), in an
 environment with stock wheels and in one with patched wheels; there also with what castoff offers to those
 that ask. --write puts the table between the two marks in docs/audit.md, and casts and bytes into
 bench/measured/casts_of_models.json, from which bench/chart.py draws; --check compares, and exits with 1 if they
@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-import compact_json
 import typer
-from before_after import replaced
-from side_by_side import environment_with
+from shared import compact_json
+from shared.pages import replaced
+from shared.side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = Path(__file__).with_name("audited_models.py")
+PROGRAM = Path(__file__).parent / "workers" / "audited_models.py"
 DOCUMENT = ROOT / "docs" / "audit.md"
 MEASURED = ROOT / "bench" / "measured" / "casts_of_models.json"
 BEGIN = "<!-- casts of models: made by bench/audit_models.py --write -->"
@@ -44,7 +44,7 @@ Found = dict[str, dict[str, Any]]
 
 
 def audited(python: Path, *arguments: str) -> Found:
-    """What bench/audited_models.py finds in an environment."""
+    """What bench/workers/audited_models.py finds in an environment."""
     command = [str(python), str(PROGRAM), *arguments]
     done = subprocess.run(command, env=environment_with(), capture_output=True, text=True, check=False)
     if done.returncode != 0:

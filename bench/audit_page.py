@@ -1,7 +1,7 @@
 """The picture of an audit's page in docs/audit.md, of a real audit.
 
-Audits bench/audited_llama.py in an environment with patched wheels and transformers, and has Chromium draw the top of
-its page into docs/images/audit-light.png and audit-dark.png. --page keeps the page.
+Audits bench/workers/audited_llama.py in an environment with patched wheels and transformers, and has Chromium draw the
+top of its page into docs/images/audit-light.png and audit-dark.png. --page keeps the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE = "1200,1000"
 
 def audited(python: Path, page: Path) -> None:
     """Write the page of the step."""
-    program = "bench/audited_llama.py"
+    program = "bench/workers/audited_llama.py"
     command = [
         sys.executable,
         "-m",

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from costs import Cost, show
-from side_by_side import run, run_all
+from shared.costs import Cost, show
+from shared.side_by_side import run, run_all
 
-PROGRAM = Path(__file__).with_name("audited_seconds.py")
+PROGRAM = Path(__file__).parent / "workers" / "audited_seconds.py"
 
 
 def main(

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import on_stock
 import typer
+from shared import on_stock
+from shared.pages import replaced
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "ir"))
@@ -167,12 +168,6 @@ def known_on_stock() -> dict[Path, str]:
     """What the document says that programs print on stock wheels, where it is known to be true."""
     said = {ROOT / example.topic / "example.py": example.stock for example in present_examples()}
     return {path: text for path, text in said.items() if path.exists() and on_stock.is_known(path, text)}
-
-
-def replaced(text: str, begin: str, end: str, new: str) -> str:
-    """``text`` with ``new`` in place of all from ``begin`` to ``end``."""
-    head, rest = text.split(begin)
-    return head + new + rest.split(end)[1]
 
 
 def main(

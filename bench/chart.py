@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import training_chart
+from shared import training_chart
 
 mpl.use("svg")
 from matplotlib import pyplot as plt

@@ -13,12 +13,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import callgrind
 import typer
-from costs import Cost, show
-from side_by_side import all_but, run_all
+from shared import callgrind
+from shared.costs import Cost, show
+from shared.side_by_side import all_but, run_all
 
-PROGRAM = Path(__file__).with_name("transformer_tracing.py")
+PROGRAM = Path(__file__).parent / "workers" / "transformer_tracing.py"
 
 
 # What a step of transformer_tracing.py shows with these two topics alone, or with all.

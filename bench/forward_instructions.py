@@ -1,8 +1,8 @@
 """What a forward pass without gradients costs the host, in instructions, on stock wheels and on castoff's.
 
-Of single operators, and of real models (bench/model_zoo.py) in float32: the instructions from the first operator to
-the call of `torch_xla.sync()`, when nothing is being executed. They are counted by callgrind, so that other work on the
-machine does not count. Needs valgrind.
+Of single operators, and of real models (bench/workers/model_zoo.py) in float32: the instructions from the first
+operator to the call of `torch_xla.sync()`, when nothing is being executed. They are counted by callgrind, so that other
+work on the machine does not count. Needs valgrind.
 
 --check counts the models of the day, and fails where one takes more than LIMIT times stock's. --write puts the tables
 into docs/speed.md; of operators those that take more than DEAR times stock's, each of which has its reason in REASONS.
@@ -17,14 +17,14 @@ from statistics import median
 from typing import Annotated
 
 import typer
-from callgrind import count_parts
-from model_tracing import MODELS, of_stock, put
+from model_tracing import MODELS, of_stock, put_table
+from shared.callgrind import count_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from slices import slice_of_day  # noqa: E402
 
-WORKER = Path(__file__).with_name("forward_instructions_worker.py")
+WORKER = Path(__file__).parent / "workers" / "forward_instructions_worker.py"
 CALLS = 20  # of each operator
 PARTS = 10
 LIMIT, DEAR = 1.01, 1.05  # the same program varies by half a percent
@@ -119,7 +119,7 @@ def main(
         ]
         if write:
             text = f"\n{table_of_models(models)}\n\n{table_of_operators(operators)}\n"
-            put(ROOT / "docs" / "speed.md", text, part="forward", script="forward_instructions")
+            put_table(ROOT / "docs" / "speed.md", text, part="forward", script="forward_instructions")
     if dearer:
         raise SystemExit(f"expected at most {LIMIT} of stock's instructions, found more:\n" + "\n".join(dearer))
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import callgrind
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import all_but, run
+from shared import callgrind
+from shared.side_by_side import all_but, run
 
-PROGRAM = Path(__file__).with_name("graph_keys.py")
+PROGRAM = Path(__file__).parent / "workers" / "graph_keys.py"
 GROWTH = 1.2  # how much more a node of the largest graph may cost than one of the next
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from before_after import replaced
-from compact_json import dumps
-from side_by_side import run_all
+from shared.compact_json import dumps
+from shared.pages import put
+from shared.side_by_side import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -143,8 +143,7 @@ def main(
     print(table(record))
     if write:
         MEASURED.write_text(dumps(record), encoding="utf-8")
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(text, BEGIN, END, BEGIN + table(record) + END), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, BEGIN + table(record) + END)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from typing import Annotated
 
 import operator_sweep
 import typer
-from before_after import replaced
-from operator_reasons import OTHER, SPECIAL, Reason
 from operator_sweep import DOCUMENT, ROOT, Record
+from shared.operator_reasons import OTHER, SPECIAL, Reason
+from shared.pages import put
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ class Kind:
         on_stock, found = self.rows(keep, "stock", stock), self.rows(keep, "castoff", patched)
         record = self._record_of(on_stock, found)
         self.record.write_text(operator_sweep.text_of(record), encoding="utf-8")
-        document = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(document, *self.marks(), self.page(record)), encoding="utf-8")
+        put(DOCUMENT, *self.marks(), self.page(record))
 
     def _record_of(self, stock: list[operator_sweep.Row], castoff: list[operator_sweep.Row]) -> Record:
         return {

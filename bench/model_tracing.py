@@ -1,9 +1,10 @@
 """What tracing a training step of real models costs, on stock wheels and on castoff's with every topic on.
 
-Models of transformers, timm and torchvision (bench/model_zoo.py), in float32: forward, backward, AdamW. A step's cost
-is the processor time of the process from the first operator to the call of `torch_xla.sync()`, when nothing is being
-executed, and that of the main thread within the call: what the host does before the device can start. The smallest of
-the steps of a process counts; processes of the two environments take turns, and of each the smallest counts.
+Models of transformers, timm and torchvision (bench/workers/model_zoo.py), in float32: forward, backward, AdamW. A
+step's cost is the processor time of the process from the first operator to the call of `torch_xla.sync()`, when nothing
+is being executed, and that of the main thread within the call: what the host does before the device can start. The
+smallest of the steps of a process counts; processes of the two environments take turns, and of each the smallest
+counts.
 
 --check measures the models of the day, and fails where one takes more than LIMIT times stock's. --write puts the table
 into docs/speed.md and its sentence into README.md.
@@ -18,14 +19,14 @@ from statistics import median
 from typing import Annotated
 
 import typer
-from before_after import replaced
-from side_by_side import run
+from shared.pages import put
+from shared.side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from slices import slice_of_day  # noqa: E402
 
-WORKER = Path(__file__).with_name("model_tracing_worker.py")
+WORKER = Path(__file__).parent / "workers" / "model_tracing_worker.py"
 MODELS = (
     *(f"torchvision/{name}" for name in ("mobilenet_v3_small", "shufflenet_v2_x0_5")),
     *(f"timm/{name}" for name in ("test_convnext", "test_efficientnet", "test_resnet", "test_vit")),
@@ -74,9 +75,9 @@ def table(rows: dict[str, tuple[float, float]]) -> str:
     return "\n".join(lines)
 
 
-def put(page: Path, text: str, part: str = "tracing", script: str = "model_tracing") -> None:
+def put_table(page: Path, text: str, part: str = "tracing", script: str = "model_tracing") -> None:
     begin, end = f"<!-- {part}: made by bench/{script}.py --write -->\n", f"<!-- {part}: end -->"
-    page.write_text(replaced(page.read_text(encoding="utf-8"), begin, end, begin + text + "\n" + end), encoding="utf-8")
+    put(page, begin, end, begin + text + "\n" + end)
 
 
 def main(
@@ -97,12 +98,12 @@ def main(
     rows = {name: measured(name, stock, patched) for name in names}
     print(table(rows))
     if write:
-        put(
+        put_table(
             ROOT / "README.md",
             f"**What it costs on the host:** {sentence(rows)} ([docs/speed.md]"
             "(docs/speed.md#host-time)). The IR and HLO of a step in which no topic is used are stock's.",
         )
-        put(ROOT / "docs" / "speed.md", f"\n{table(rows)}\n")
+        put_table(ROOT / "docs" / "speed.md", f"\n{table(rows)}\n")
     dearer = [
         f"{name}: {ours:.1f} ms, stock {theirs:.1f}" for name, (theirs, ours) in rows.items() if ours > LIMIT * theirs
     ]

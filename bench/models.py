@@ -1,8 +1,9 @@
 """Small models of transformers, timm and torchvision, on stock wheels and on castoff's, against the CPU.
 
---write runs bench/model_worker.py in both environments and writes bench/measured/models.json and docs/models.md; of the
-models that are recorded it runs those named by --only, or with --whole all. --check runs those of the day on castoff's
-wheels (tests/slices.py), and fails where one is not as recorded, or is worse than on stock wheels.
+--write runs bench/workers/model_worker.py in both environments and writes bench/measured/models.json and
+docs/models.md; of the models that are recorded it runs those named by --only, or with --whole all. --check runs those
+of the day on castoff's wheels (tests/slices.py), and fails where one is not as recorded, or is worse than on stock
+wheels.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from before_after import replaced
-from compact_json import dumps
-from side_by_side import environment_with
+from shared.compact_json import dumps
+from shared.pages import put
+from shared.side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "programs")]
 from record import RIGHT, rank  # noqa: E402
 from slices import slice_of_day  # noqa: E402
 
-WORKER = ROOT / "bench" / "model_worker.py"
+WORKER = ROOT / "bench" / "workers" / "model_worker.py"
 MEASURED = ROOT / "bench" / "measured" / "models.json"
 DOCUMENT = ROOT / "docs" / "models.md"
 BEGIN = "<!-- models: made by bench/models.py --write -->"
@@ -47,7 +48,7 @@ def run(python: Path, names: list[str]) -> Iterator[Row]:
         for line in process.stdout:
             yield json.loads(line)
     if process.returncode != 0:
-        raise SystemExit(f"{python} bench/model_worker.py failed, see above")
+        raise SystemExit(f"{python} bench/workers/model_worker.py failed, see above")
 
 
 def outcome(row: Row, mode: str) -> str:
@@ -187,8 +188,7 @@ def main(
         if only or every or names:
             record = renewed(record, stock, patched, names)
         MEASURED.write_text(dumps(whole(record), 2, sort_keys=True), encoding="utf-8")
-        document = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(document, BEGIN, END, page(record)), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, page(record))
     elif check:
         if patched is None:
             raise SystemExit("expected --patched beside --check, found none")

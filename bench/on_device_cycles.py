@@ -1,7 +1,7 @@
 """What operators of topic on-device cost on a TPU by the TPU compiler, beside the same operators in JAX.
 
-Each operator (bench/on_device_forms.py), with its gradients where it has some, in float32, is compiled for v5e by the
-pin's own libtpu; no TPU is needed. --write puts the estimated cycles into docs/on-device.md. Exit status 1 where
+Each operator (bench/workers/on_device_forms.py), with its gradients where it has some, in float32, is compiled for v5e
+by the pin's own libtpu; no TPU is needed. --write puts the estimated cycles into docs/on-device.md. Exit status 1 where
 castoff takes more than LIMIT times JAX's cycles. Of a choice the branch counts that runs for finite numbers, which is
 the cheaper one; where the other takes more, the table has the cycles with it.
 """
@@ -20,15 +20,15 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from before_after import replaced  # noqa: E402 - found by the line above
-from on_device_forms import SHAPES  # noqa: E402
-from side_by_side import environment_with  # noqa: E402
+from shared.pages import put  # noqa: E402 - found by the line above
+from shared.side_by_side import environment_with  # noqa: E402
 from tpu_models import TRACED  # noqa: E402
+from workers.on_device_forms import SHAPES  # noqa: E402
 
 from castoff.tpu.client import TpuCompiler  # noqa: E402
 from castoff.tpu.estimate import estimate  # noqa: E402
 
-FORMS = Path(__file__).with_name("on_device_forms.py")
+FORMS = Path(__file__).parent / "workers" / "on_device_forms.py"
 DOCUMENT = ROOT / "docs" / "on-device.md"
 BEGIN = "<!-- cycles: made by bench/on_device_cycles.py --write -->"
 END = "<!-- cycles: end -->"
@@ -106,8 +106,7 @@ def main(
     rows = measured(patched, compiler, results)
     print(table(rows))
     if write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(text, BEGIN, END, f"{BEGIN}\n\n{table(rows)}\n\n{END}"), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, f"{BEGIN}\n\n{table(rows)}\n\n{END}")
     dearer = [
         f"{name}: {row.cycles:,} cycles, {row.ratio:.2f} of JAX's" for name, row in rows.items() if row.ratio > LIMIT
     ]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from before_after import replaced
-from side_by_side import run
+from shared.pages import put
+from shared.side_by_side import run
 
-WORKER = Path(__file__).with_name("on_device_worker.py")
+WORKER = Path(__file__).parent / "workers" / "on_device_worker.py"
 DOCUMENT = WORKER.parent.parent / "docs" / "on-device.md"
 BEGIN = "<!-- steps: made by bench/on_device_steps.py --write -->\n"
 END = "<!-- steps: end -->"
@@ -51,8 +51,7 @@ def main(
     found = table(*(soonest(list(runs)) for runs in zip(*rounds, strict=True)))
     print(found)
     if write:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(text, BEGIN, END, BEGIN + found + END), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, BEGIN + found + END)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import compact_json
 import typer
-from before_after import replaced
-from operator_reasons import REASONS, Reason, reason_of
-from side_by_side import environment_with
+from shared import compact_json
+from shared.operator_reasons import REASONS, Reason, reason_of
+from shared.pages import put
+from shared.side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "operators"))
@@ -361,8 +361,7 @@ def main(
             on_stock, here = kept(keep, "stock", stock, *options), kept(keep, "castoff", patched, *options)
             record = record_of(selection, on_stock, here)
         MEASURED.write_text(text_of(record), encoding="utf-8")
-        document = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(document, BEGIN, END, page(record)), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, page(record))
         return
     record = read()
     if not check:

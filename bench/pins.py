@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-import compact_json
 import typer
 from rich.console import Console
 from rich.table import Table
-from side_by_side import run
+from shared import compact_json
+from shared.side_by_side import run
 
 from castoff.core.console import Console as Messages
 from castoff.core.pipconfig import current_uv_environment
@@ -45,11 +45,11 @@ def measure(pin: str) -> dict[str, Any]:
         install = [BIN / "uv", "pip", "install", "--quiet", "--python", patched, *with_packages]
         uv = current_uv_environment(Runner(Path(folder, "logs"), Messages()))
         subprocess.run([*install, f"transformers=={TRANSFORMERS[pin]}"], check=True, env=uv)
-        program = ROOT / "bench" / "wide_gradients.py"
+        program = ROOT / "bench" / "workers" / "wide_gradients.py"
         return {
             "stock": run(stock, program, "accuracy")["bfloat16 gradients"],
             "castoff": run(patched, program, "accuracy")["float32 gradients"],
-            "Llama": run(patched, ROOT / "bench" / "llama_step.py"),
+            "Llama": run(patched, ROOT / "bench" / "workers" / "llama_step.py"),
         }
 
 

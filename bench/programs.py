@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from before_after import replaced
-from compact_json import dumps
-from side_by_side import environment_with
+from shared.compact_json import dumps
+from shared.pages import put
+from shared.side_by_side import environment_with
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "programs"))
@@ -143,8 +143,7 @@ def main(
     if write:
         lines = renewed(lines, stock, patched, only or [], whole)
         record.MEASURED.write_text(dumps({name: list(vars(line).values()) for name, line in lines.items()}, 1))
-        document = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(replaced(document, BEGIN, END, page(lines)), encoding="utf-8")
+        put(DOCUMENT, BEGIN, END, page(lines))
         worse = [name for name, line in lines.items() if line.worse]
         if worse:
             raise SystemExit(f"worse than on stock wheels: {', '.join(worse)}")

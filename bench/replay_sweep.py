@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from before_after import replaced
-from side_by_side import run_all
+from shared.pages import put
+from shared.side_by_side import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 from slices import slice_of_day  # noqa: E402
 
-WORKER = Path(__file__).with_name("replay_sweep_worker.py")
+WORKER = Path(__file__).parent / "workers" / "replay_sweep_worker.py"
 PAGE = ROOT / "docs" / "step-replay.md"
 BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"
-MODELS = Path(__file__).with_name("replay_models.py")
+MODELS = Path(__file__).parent / "workers" / "replay_models.py"
 BEGIN_MODELS, END_MODELS = "<!-- models: begin -->", "<!-- models: end -->"
 PROGRAMS, PARTS = 200, 25
 #: Optimized, XLA:CPU fuses a graph with fewer outputs in another way, and rounds in another place.
@@ -74,7 +74,7 @@ def told_of_models(rows: list[dict[str, Any]]) -> str:
     equal = [row for row in rows if row["outcome"] == "equal"]
     packages = ", ".join(sorted({row["name"].split("/")[0] for row in rows}))
     lines = [
-        f"Of {len(rows)} small models ({packages}; `bench/replay_models.py`), {len(equal)} "
+        f"Of {len(rows)} small models ({packages}; `bench/workers/replay_models.py`), {len(equal)} "
         "are replayed, and are as the traced run after eight steps with and without padding, to the bit.",
     ]
     others: dict[str, list[str]] = {}
@@ -93,8 +93,7 @@ def _models(python: Path, *, write: bool) -> None:
     print(text)
     if write:
         new = f"{BEGIN_MODELS}\n{text}\n{END_MODELS}"
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(replaced(page, BEGIN_MODELS, END_MODELS, new), encoding="utf-8")
+        put(PAGE, BEGIN_MODELS, END_MODELS, new)
 
 
 def main(
@@ -116,7 +115,7 @@ def main(
     print(table(found))
     if write:
         text = f"{BEGIN}\n{table(found)}\n{END}"
-        PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), BEGIN, END, text), encoding="utf-8")
+        put(PAGE, BEGIN, END, text)
     wrong = {number: what for number, what in found.items() if what.split(":")[0] in ("different", "fails")}
     if wrong:
         raise SystemExit(f"expected equal runs or a refusal, found: {wrong}")

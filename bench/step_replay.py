@@ -11,14 +11,14 @@ import argparse
 import json
 from pathlib import Path
 
-import compact_json
-from before_after import replaced
-from side_by_side import run
+from shared import compact_json
+from shared.pages import put
+from shared.side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "bench" / "measured" / "step_replay.json"
 PAGE = ROOT / "docs" / "step-replay.md"
-PROGRAM = ROOT / "bench" / "step_replay_worker.py"
+PROGRAM = ROOT / "bench" / "workers" / "step_replay_worker.py"
 STEPS = {
     "gpt": "GPT of 12 layers, AdamW",
     "llama": "Llama of 8 layers, AdamW",
@@ -83,11 +83,10 @@ def main() -> None:
         print(name, record["steps"][name], flush=True)
     if options.write:
         RECORD.write_text(compact_json.dumps(record, depth=2), encoding="utf-8")
-        page = PAGE.read_text(encoding="utf-8")
         new = f"{BEGIN}\n{table(record)}\n{END}"
-        PAGE.write_text(replaced(page, BEGIN, END, new), encoding="utf-8")
+        put(PAGE, BEGIN, END, new)
         new = f"{BEGIN_README}\n{sentence(record)}\n{END_README}"
-        README.write_text(replaced(README.read_text(encoding="utf-8"), BEGIN_README, END_README, new), encoding="utf-8")
+        put(README, BEGIN_README, END_README, new)
     print(table(record))
 
 

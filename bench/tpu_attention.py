@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import compact_json
 import typer
+from shared import compact_json
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

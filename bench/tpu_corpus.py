@@ -1,16 +1,15 @@
 """What programs as people write them cost on TPUs by the TPU compiler: stock wheels and castoff's, by default.
 
 Blocks of published models by transformers and timm and written by hand, with AdamW, dropout, masks, sizes that are odd;
-convolutions, recurrent layers, mixtures of experts, losses over many classes, decoding: bench/tpu_corpus_programs.py.
-Since that was written topics were made better on some of them. Nothing is tuned to bench/tpu_held_out_programs.py, of
-which the summary is another one.
-The gradient of a result is an input of its program, but for a loss's. They are traced on CPU-XLA and compiled by the
-pin's own libtpu, for 7x by a later one; no TPU is needed. Columns are added by --column: "opted in", within
-native_mul_context, and "JAX", the same modules by torchax (bench/tpu_corpus_jax.py). --write puts what
-is found into bench/measured/tpu_corpus.json and a table into docs/speed.md, and says which programs take more than 1.01
-of stock's cycles or temporary memory, or more than KNOWN allows them: exit status 1.
-What was compiled is kept, so that a run that was stopped goes on where it was. --check traces the programs that
---program names, compiles them, and compares with stock.
+convolutions, recurrent layers, mixtures of experts, losses over many classes, decoding:
+bench/workers/tpu_corpus_programs.py. Since that was written topics were made better on some of them. Nothing is tuned
+to bench/workers/tpu_held_out_programs.py, of which the summary is another one. The gradient of a result is an input of
+its program, but for a loss's. They are traced on CPU-XLA and compiled by the pin's own libtpu, for 7x by a later one;
+no TPU is needed. Columns are added by --column: "opted in", within native_mul_context, and "JAX", the same modules by
+torchax (bench/workers/tpu_corpus_jax.py). --write puts what is found into bench/measured/tpu_corpus.json and a table
+into docs/speed.md, and says which programs take more than 1.01 of stock's cycles or temporary memory, or more than
+KNOWN allows them: exit status 1. What was compiled is kept, so that a run that was stopped goes on where it was.
+--check traces the programs that --program names, compiles them, and compares with stock.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import compact_json  # noqa: E402 - found by the line above
 import tpu_models  # noqa: E402
-from before_after import replaced  # noqa: E402
-from side_by_side import environment_with  # noqa: E402
+from shared import compact_json  # noqa: E402 - found by the line above
+from shared.pages import put  # noqa: E402
+from shared.side_by_side import environment_with  # noqa: E402
 
 from castoff.core.errors import CastoffError  # noqa: E402
 
 MEASURED = ROOT / "bench" / "measured" / "tpu_corpus.json"
 DOCUMENT = ROOT / "docs" / "speed.md"
 README = ROOT / "README.md"
-PROGRAMS = ROOT / "bench" / "tpu_corpus_programs.py"
-HELD_OUT = ROOT / "bench" / "tpu_held_out_programs.py"
-IN_JAX = ROOT / "bench" / "tpu_corpus_jax.py"
+PROGRAMS = ROOT / "bench" / "workers" / "tpu_corpus_programs.py"
+HELD_OUT = ROOT / "bench" / "workers" / "tpu_held_out_programs.py"
+IN_JAX = ROOT / "bench" / "workers" / "tpu_corpus_jax.py"
 BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
 END = "<!-- corpus on TPUs: end -->"
 COLUMNS = ("stock", "castoff", "opted in", "JAX")
@@ -253,8 +252,7 @@ def main(
         whole = together(record, recorded)
         MEASURED.write_text(compact_json.dumps(whole, depth=3), encoding="utf-8")
         for path, new in {DOCUMENT: table(whole), README: sentence(whole)}.items():
-            text = path.read_text(encoding="utf-8")
-            path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
+            put(path, BEGIN, END, new)
     for generation_ in generations:
         print(generation_, "median", f"{statistics.median(ratios(record, generation_)):.3f}")
     for problem in problems:

@@ -1,9 +1,9 @@
 """What transformer layers cost on TPUs by the TPU compiler: stock, castoff, castoff opted in, and JAX.
 
 Forward and backward of one bfloat16 layer (batch 4, 1,024 tokens, width 1,024, 16 heads, no dropout) of transformers'
-Llama, GPT-2, BERT, ViT and T5 and of one written by hand (bench/tpu_layers.py), and the same in JAX
-(bench/jax_layers.py), compiled for v5e, v5p and v6e by the pin's own libtpu and for 7x by a later one; no TPU is
-needed. For each: estimated cycles, temporary bytes, casts between float dtypes in the program, and converts that are
+Llama, GPT-2, BERT, ViT and T5 and of one written by hand (bench/workers/tpu_layers.py), and the same in JAX
+(bench/workers/jax_layers.py), compiled for v5e, v5p and v6e by the pin's own libtpu and for 7x by a later one; no TPU
+is needed. For each: estimated cycles, temporary bytes, casts between float dtypes in the program, and converts that are
 left in the TPU's HLO. Beside one of them torch_xla's Pallas flash_attention, whose cycles the compiler does not
 estimate.
 
@@ -35,11 +35,11 @@ import typer
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import compact_json  # noqa: E402 - found by the line above
-from before_after import replaced  # noqa: E402
-from side_by_side import environment_with  # noqa: E402
+from shared import compact_json  # noqa: E402 - found by the line above
+from shared.pages import put  # noqa: E402
+from shared.side_by_side import environment_with  # noqa: E402
 
-from castoff.build.environments import Environments  # noqa: E402
+from castoff.builder.environments import Environments  # noqa: E402
 from castoff.core.console import Console  # noqa: E402
 from castoff.core.context import command_context  # noqa: E402
 from castoff.core.errors import CastoffError  # noqa: E402
@@ -145,10 +145,10 @@ def run_tracer(pythons: Pythons, column: str, folder: Path, layers: Sequence[str
     """Write the layers' StableHLO into a folder."""
     bench = ROOT / "bench"
     if column == "JAX":
-        command = [pythons.compiler, bench / "jax_layers.py", folder, *layers]
+        command = [pythons.compiler, bench / "workers" / "jax_layers.py", folder, *layers]
     else:
         python = pythons.stock if column == "stock" else pythons.patched
-        command = [python, bench / "tpu_layers.py", folder, column, *layers]
+        command = [python, bench / "workers" / "tpu_layers.py", folder, column, *layers]
     (with_jax,) = (pythons.compiler.parent.parent / "lib").glob("python*/site-packages")
     environment = environment_with(**TRACED, CASTOFF_JAX=str(with_jax))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -377,8 +377,7 @@ def main(
         record = merged(record, recorded)
         MEASURED.write_text(compact_json.dumps(record, depth=3), encoding="utf-8")
         for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
-            text = path.read_text(encoding="utf-8")
-            path.write_text(replaced(text, BEGIN, END, new), encoding="utf-8")
+            put(path, BEGIN, END, new)
     print(table(record).removeprefix(BEGIN).removesuffix(END).strip(), *misses(record), sep="\n")
 
 

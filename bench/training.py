@@ -21,14 +21,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import training_record
 import typer
-from side_by_side import run
+from shared import training_record
+from shared.side_by_side import run
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-PROGRAM = ROOT / "bench" / "training_gpt.py"
+PROGRAM = ROOT / "bench" / "workers" / "training_gpt.py"
 PAGE = ROOT / "docs" / "training-measured.md"
 STEPS = 40
 TOPOLOGIES = ("v5e:2x2",)

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from callgrind import count_objects
-from costs import Cost, show
-from side_by_side import run, run_all
+from shared.callgrind import count_objects
+from shared.costs import Cost, show
+from shared.side_by_side import run, run_all
 
-PROGRAM = Path(__file__).with_name("training_step.py")
+PROGRAM = Path(__file__).parent / "workers" / "training_step.py"
 
 
 def first_difference(stock: dict[str, str], patched: dict[str, str]) -> str | None:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from costs import Cost, show
 from rich.console import Console
 from rich.table import Table
-from side_by_side import all_but, need_valgrind, run, run_all
+from shared.costs import Cost, show
+from shared.side_by_side import all_but, need_valgrind, run, run_all
 
-PROGRAM = Path(__file__).with_name("wide_gradients.py")
+PROGRAM = Path(__file__).parent / "workers" / "wide_gradients.py"
 MEASURED = PROGRAM.parent / "measured" / "weight_grad_error.json"
 MAX_ERROR = 1e-6
 TOLERANCE = 1.25

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.compile import STUBS, find_compiler, overlay_name, stubs, version_script
+from castoff.builder.compile import STUBS, find_compiler, overlay_name, stubs, version_script
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.context import Context

@@ -21,7 +21,10 @@ RECORD = ROOT / "tests" / "stock.json"
 
 CHOOSE = ("earlier_pins.py", "slices.py", "stock.json", "stock_record.py")
 """They choose tests, and nothing in a test depends on them."""
-FOLDERS = ("tests", "tests/audit", "tests/docs", "tests/ir", "tests/operators", "tests/torch", "tests/tpu", "bench")
+FOLDERS = (
+    *("tests", "tests/audit", "tests/docs", "tests/ir", "tests/operators", "tests/torch", "tests/tpu"),
+    *("bench", "bench/shared", "bench/workers"),
+)
 """What tests import or start lies in these folders, beside themselves."""
 IMPORTED = re.compile(r"\b(?:from|import)\s+([\w.]+)")
 NAMED = re.compile(r"[\w-]+\.(?:py|json|mlir|toml)\b")

@@ -15,7 +15,7 @@ from castoff.audit import worker
 from castoff.audit.lock import FIRST_LINE
 from castoff.audit.report import FORBIDDABLE, Report
 from castoff.audit.trials import Trial, tried
-from castoff.build.environments import Environments, program_python
+from castoff.builder.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import AuditError
 from castoff.core.interpreter import Interpreter

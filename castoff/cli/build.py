@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from castoff.build.pipeline import build
-from castoff.build.plan import Request, dry_run
-from castoff.build.recorded import verify_folder
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request, dry_run
+from castoff.builder.recorded import verify_folder
 from castoff.cli.boundary import boundary
 from castoff.cli.commands import command
 from castoff.cli.options import IndexOption, InstallOption, JsonOption, Target, VerboseOption

@@ -12,8 +12,8 @@ from castoff.audit import program as audit_program
 from castoff.audit import show as audit_show
 from castoff.audit.accumulations import NARROW_ACCUMULATION
 from castoff.audit.departures import LEAVES_DEVICE
-from castoff.build import doctor
-from castoff.build.environments import ABOUT, Environments, Kind, program_python
+from castoff.builder import doctor
+from castoff.builder.environments import ABOUT, Environments, Kind, program_python
 from castoff.cli.boundary import boundary
 from castoff.cli.commands import command
 from castoff.cli.options import (

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from castoff.build.environments import program_python
-from castoff.build.kernels import kernels_in
+from castoff.builder.environments import program_python
+from castoff.builder.kernels import kernels_in
 from castoff.cli.boundary import boundary
 from castoff.cli.commands import command
 from castoff.cli.options import JsonOption, ProgramPythonOption

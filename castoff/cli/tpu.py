@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from castoff.build.environments import Environments
+from castoff.builder.environments import Environments
 from castoff.cli.boundary import boundary
 from castoff.cli.commands import command
 from castoff.cli.options import (

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castoff.build.compile import Compiler, needed_compiler, unpack_torch
-from castoff.build.fetch import BaseWheel, fetch_wheels
-from castoff.build.output_folder import workplace
-from castoff.build.pipeline import apply_project, compile_plan
-from castoff.build.plan import Plan, Request, plan_build
-from castoff.build.verify import verify_overlay
+from castoff.builder.compile import Compiler, needed_compiler, unpack_torch
+from castoff.builder.fetch import BaseWheel, fetch_wheels
+from castoff.builder.output_folder import workplace
+from castoff.builder.pipeline import apply_project, compile_plan
+from castoff.builder.plan import Plan, Request, plan_build
+from castoff.builder.verify import verify_overlay
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.context import Context

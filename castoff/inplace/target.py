@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from castoff.build.compile import cxx11_abi
+from castoff.builder.compile import cxx11_abi
 from castoff.core.errors import InstallError, RepackError
 from castoff.core.runner import Runner
 from castoff.formats.wheels import Row, parse_record

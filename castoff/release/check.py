@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urldefrag
 
-from castoff.build.fetch import file_sha256
+from castoff.builder.fetch import file_sha256
 from castoff.core.errors import VerifyError
 from castoff.release.index import HTML_PAGE, JSON_PAGE, wheel_metadata
 from castoff.release.layout import INDEX, PROVENANCE, SBOM, SIGNATURE, SUMS, WHEELS, released_files

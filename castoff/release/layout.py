@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.fetch import file_sha256
+from castoff.builder.fetch import file_sha256
 
 WHEELS = "wheels"
 """The folder of all wheels, and of their metadata."""

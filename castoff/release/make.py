@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
 
-from castoff.build.fetch import BaseWheel, file_sha256
-from castoff.build.manifest import read_manifest, tree_revision
-from castoff.build.output_folder import Workplace, workplace
-from castoff.build.pipeline import build_wheels
-from castoff.build.plan import Plan, Request
+from castoff.builder.fetch import BaseWheel, file_sha256
+from castoff.builder.manifest import read_manifest, tree_revision
+from castoff.builder.output_folder import Workplace, workplace
+from castoff.builder.pipeline import build_wheels
+from castoff.builder.plan import Plan, Request
 from castoff.core.cache import link
 from castoff.core.console import Console
 from castoff.core.errors import PinError, ReleaseError, VerifyError

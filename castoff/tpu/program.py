@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.environments import Environments, program_python
+from castoff.builder.environments import Environments, program_python
 from castoff.core.context import Context
 from castoff.core.errors import CastoffError, TpuError
 from castoff.core.interpreter import Interpreter

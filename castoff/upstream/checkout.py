@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.apply import apply_to_checkout
+from castoff.builder.apply import apply_to_checkout
 from castoff.core.context import Context
 from castoff.core.errors import CheckoutError
 from castoff.model.pin import Pin

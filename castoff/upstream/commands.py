@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from castoff.build.environments import Environments
-from castoff.build.manifest import read_manifest
+from castoff.builder.environments import Environments
+from castoff.builder.manifest import read_manifest
 from castoff.core.console import Console
 from castoff.core.context import command_context
 from castoff.core.interpreter import find_interpreter

@@ -19,8 +19,8 @@ from pathlib import Path
 from auditwheel.policy import WheelPolicies
 from packaging.utils import parse_wheel_filename
 
-from castoff.build.apply import Fit, try_topics
-from castoff.build.compile import (
+from castoff.builder.apply import Fit, try_topics
+from castoff.builder.compile import (
     TORCH_LIBRARIES,
     Overlay,
     TorchTree,
@@ -29,9 +29,9 @@ from castoff.build.compile import (
     find_compiler,
     unpack_torch,
 )
-from castoff.build.fetch import BaseWheel, fetch_release, fetch_wheels
-from castoff.build.package_index import Release, find_release
-from castoff.build.verify import newer_than, policies, verify_overlay
+from castoff.builder.fetch import BaseWheel, fetch_release, fetch_wheels
+from castoff.builder.package_index import Release, find_release
+from castoff.builder.verify import newer_than, policies, verify_overlay
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError

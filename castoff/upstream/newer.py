@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from castoff.build.apply import CHECKOUT_ONLY_SUFFIXES
+from castoff.builder.apply import CHECKOUT_ONLY_SUFFIXES
 from castoff.core.context import Context
 from castoff.core.errors import CommandError, FetchError
 from castoff.model.hunks import text_of

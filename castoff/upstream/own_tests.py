@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.fetch import file_sha256
+from castoff.builder.fetch import file_sha256
 from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.errors import CommandError, FetchError, UpstreamTestsError

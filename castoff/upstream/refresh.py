@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.apply import CHECKOUT_ONLY_SUFFIXES
+from castoff.builder.apply import CHECKOUT_ONLY_SUFFIXES
 from castoff.core.context import Context
 from castoff.core.errors import CheckoutError
 from castoff.model.hunks import UNPROVEN, with_pin

@@ -15,7 +15,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from castoff.build.fetch import file_sha256
+from castoff.builder.fetch import file_sha256
 from castoff.core.context import Context
 from castoff.core.errors import CommandError, FetchError
 from castoff.core.runner import Runner

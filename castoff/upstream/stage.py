@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from castoff.build.apply import apply_to_checkout, try_topics
-from castoff.build.environments import Environments
+from castoff.builder.apply import apply_to_checkout, try_topics
+from castoff.builder.environments import Environments
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
 from castoff.core.errors import ApplyError, StageError, TopicError

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from castoff.build.fetch import file_sha256
+from castoff.builder.fetch import file_sha256
 from castoff.formats.wheels import Row, record_digest, write_record
 
 TAG = "cp{0}{1}-cp{0}{1}-manylinux_2_28_x86_64".format(*sys.version_info[:2])

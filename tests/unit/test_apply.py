@@ -3,7 +3,7 @@ import subprocess
 import pytest
 from made_up import PATCH, Tree
 
-from castoff.build.apply import Applied, apply_topics
+from castoff.builder.apply import Applied, apply_topics
 from castoff.core.errors import ApplyError
 from castoff.core.runner import Runner
 from castoff.model.topics import load_topics, select

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from made_up import PYTHON, TORCH_COMMIT, Tree
 
-from castoff.build.pipeline import build
-from castoff.build.plan import Request, dry_run
-from castoff.build.recorded import verify_folder
-from castoff.build.verify import check_slots
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request, dry_run
+from castoff.builder.recorded import verify_folder
+from castoff.builder.verify import check_slots
 from castoff.core.console import Console
 from castoff.core.errors import CastoffError, DistError, FetchError, MachineError, PinError, VerifyError
 from castoff.core.places import ROOT

@@ -1,4 +1,4 @@
-"""bench/callgrind.py: what it reads in callgrind's files."""
+"""bench/shared/callgrind.py: what it reads in callgrind's files."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ totals: 1166
 @pytest.fixture
 def by_object(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    from callgrind import by_object
+    from shared.callgrind import by_object
 
     return by_object
 

@@ -286,7 +286,7 @@ def test_topics_for_a_program() -> None:
 
 SCRIPTS = [
     path.relative_to(ROOT)
-    for path in (*sorted((ROOT / "bench").iterdir()), *sorted((ROOT / "ci").iterdir()), ROOT / "docker" / "train.sh")
+    for path in sorted((*ROOT.glob("bench/**/*.*"), *ROOT.glob("ci/*.*"), ROOT / "docker" / "train.sh"))
     if (path.suffix == ".py" and '__name__ == "__main__"' in path.read_text())
     or (path.suffix == ".sh" and "# Sourced by" not in path.read_text())
 ]

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-import compact_json
+from shared import compact_json
 
 RECORD = {"b": {"x": [1, 2], "y": {"z": None}}, "a": {}}
 

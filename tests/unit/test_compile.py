@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from made_up import TORCH_COMMIT, Tree, compile_library
 
-from castoff.build.compile import find_compiler, version_script
-from castoff.build.objects import first_error
-from castoff.build.pipeline import build
-from castoff.build.plan import Request
-from castoff.build.verify import newer_than
+from castoff.builder.compile import find_compiler, version_script
+from castoff.builder.objects import first_error
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request
+from castoff.builder.verify import newer_than
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.errors import CompileError, MachineError, VerifyError
@@ -173,7 +173,7 @@ def test_the_precompiled_header_changes_no_byte(
     monkeypatch.setattr(Runner, "run", recorded)
     made = []
     for many in (8, 1000):
-        monkeypatch.setattr("castoff.build.objects._MANY", many)
+        monkeypatch.setattr("castoff.builder.objects._MANY", many)
         shutil.rmtree(cache / "objects", ignore_errors=True)
         shutil.rmtree(cache / "overlays", ignore_errors=True)
         _build(full_tree, console)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from castoff.build import output_folder
-from castoff.build.output_folder import workplace
+from castoff.builder import output_folder
+from castoff.builder.output_folder import workplace
 from castoff.core.console import Console
 
 

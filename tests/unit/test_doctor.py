@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from castoff.build import doctor
-from castoff.build.doctor import Finding
+from castoff.builder import doctor
+from castoff.builder.doctor import Finding
 from castoff.core.context import Context
 from castoff.core.interpreter import Interpreter
 from castoff.core.places import ROOT

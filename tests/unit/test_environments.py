@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from made_up import PYTHON, Tree, make_wheel
 
-from castoff.build.environments import Environments, Kind, program_python
-from castoff.build.install import copy_environment, lay_wheel
-from castoff.build.pipeline import build
-from castoff.build.plan import Request
+from castoff.builder.environments import Environments, Kind, program_python
+from castoff.builder.install import copy_environment, lay_wheel
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request
 from castoff.core.console import Console
 from castoff.core.context import Context
 from castoff.core.errors import FetchError, MachineError
@@ -37,7 +37,7 @@ def dist(full_tree: Tree, console: Console) -> Path:
 
 @pytest.fixture
 def environments(dist: Path, context: Context, monkeypatch: pytest.MonkeyPatch) -> Environments:
-    monkeypatch.setattr("castoff.build.environments.TEST_TOOLS", ("a-tool",))
+    monkeypatch.setattr("castoff.builder.environments.TEST_TOOLS", ("a-tool",))
     return Environments(context, root=dist.parents[1])
 
 
@@ -106,7 +106,7 @@ def test_in_a_folder_of_ones_own(environments: Environments, tmp_path: Path) -> 
 
 def test_one_that_fails_leaves_nothing(environments: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = load_pin(environments.root / "pins", "2.9")
-    monkeypatch.setattr("castoff.build.environments.TEST_TOOLS", ("no-such-package",))
+    monkeypatch.setattr("castoff.builder.environments.TEST_TOOLS", ("no-such-package",))
     with pytest.raises(FetchError, match="could not be made"):
         environments.make(Kind.TOOLS, pin)
     assert not list(environments.context.cache.environments.glob("tools-*"))
@@ -180,7 +180,7 @@ class TestProgramPython:
         pin = load_pin(environments.root / "pins", "2.9")
         monkeypatch.delenv("VIRTUAL_ENV", raising=False)
         monkeypatch.setenv("PATH", "/usr/bin:/bin")
-        monkeypatch.setattr("castoff.build.environments.ROOT", environments.root)
+        monkeypatch.setattr("castoff.builder.environments.ROOT", environments.root)
         found = program_python(None, pin, environments.context)
         assert found.path is not None and found.path.is_relative_to(environments.context.cache.environments)
         assert f"taking one with the wheels in {dist}" in log.getvalue()

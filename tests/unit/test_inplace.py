@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from made_up import TORCH_COMMIT, TORCH_INIT, TORCH_XLA_COMMIT, Tree, make_wheel
 
-from castoff.build.pipeline import build
-from castoff.build.plan import Request
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request
 from castoff.core.console import Console
 from castoff.core.errors import InstallError
 from castoff.core.places import ROOT

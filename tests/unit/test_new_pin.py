@@ -5,9 +5,9 @@ import tomllib
 import pytest
 from made_up import PYTHON, TORCH_COMMIT, TORCH_XLA_COMMIT, Tree, make_wheel
 
-from castoff.build.fetch import file_sha256
-from castoff.build.pipeline import build
-from castoff.build.plan import Request
+from castoff.builder.fetch import file_sha256
+from castoff.builder.pipeline import build
+from castoff.builder.plan import Request
 from castoff.core.console import Console
 from castoff.core.errors import PinError
 from castoff.model.pin import load_pin, pair_names

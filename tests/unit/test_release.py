@@ -20,8 +20,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from made_up import PYTHON, Tree, make_wheel
 
-from castoff.build.pipeline import build_wheels
-from castoff.build.plan import Request
+from castoff.builder.pipeline import build_wheels
+from castoff.builder.plan import Request
 from castoff.core.console import Console
 from castoff.core.errors import CastoffError, PinError, ReleaseError, VerifyError
 from castoff.core.places import ROOT

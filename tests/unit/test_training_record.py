@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import training  # noqa: E402 - found by the line above
-import training_record as made  # noqa: E402
+from shared import training_record as made  # noqa: E402
 
 PAGE = ROOT / "docs" / "training-measured.md"
 RECORD = made.read()

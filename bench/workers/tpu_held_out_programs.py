@@ -1,0 +1,382 @@
+"""Programs of bench/tpu_corpus.py that were written after the topics, and that nothing was tuned to.
+
+    python bench/workers/tpu_held_out_programs.py FOLDER stock|castoff|"opted in" PROGRAM…
+
+Runs as bench/workers/tpu_corpus_programs.py does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional
+from tpu_corpus_programs import Step, bf16, data, decode, f32, head, llama, main, step, words
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+
+
+class Causal(nn.Module):
+    """Attention as nanoGPT writes it for devices without a kernel of it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).split(width, 2)
+        q, k, v = (t.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(width // self.heads)
+        mask = torch.tril(torch.ones(tokens, tokens, device=x.device)).view(1, 1, tokens, tokens)
+        weights = functional.softmax(scores.masked_fill(mask == 0, float("-inf")), -1)
+        return self.out((weights @ v).transpose(1, 2).contiguous().view(batch, tokens, width))
+
+
+class Alibi(Causal):
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = (t.reshape(batch, tokens, self.heads, -1).permute(0, 2, 1, 3) for t in self.qkv(x).chunk(3, -1))
+        place = torch.arange(tokens, device=x.device)
+        slope = 2.0 ** (-torch.arange(1, self.heads + 1, device=x.device) * 8 / self.heads)
+        bias = -(place[:, None] - place[None]).abs()[None] * slope[:, None, None]
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * (width // self.heads) ** -0.5 + bias.to(x.dtype)
+        weights = scores.float().softmax(-1).to(x.dtype)
+        found = torch.einsum("bhij,bhjd->bhid", weights, v)
+        return self.out(found.permute(0, 2, 1, 3).reshape(batch, tokens, width))
+
+
+class RelativePositions(Causal):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.bias = nn.Parameter(torch.zeros(2 * 512 - 1, heads))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        place = torch.arange(tokens, device=x.device)
+        bias = self.bias[place[:, None] - place[None] + tokens - 1].permute(2, 0, 1)
+        scores = (q * (width // self.heads) ** -0.5) @ k.transpose(-1, -2) + bias
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, tokens, width))
+
+
+class Mixer(nn.Module):
+    """A block of MLP-Mixer."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.tokens = nn.Sequential(nn.Linear(tokens, tokens * 2), nn.GELU(), nn.Linear(tokens * 2, tokens))
+        self.channels = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens(self.norms[0](x).transpose(1, 2)).transpose(1, 2)
+        return x + self.channels(self.norms[1](x))
+
+
+class PointNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        first = [nn.Conv1d(3, 64, 1), nn.BatchNorm1d(64), nn.ReLU(), nn.Conv1d(64, 128, 1), nn.BatchNorm1d(128)]
+        self.points = nn.Sequential(*first, nn.ReLU(), nn.Conv1d(128, 1024, 1), nn.BatchNorm1d(1024))
+        self.head = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.points(x).max(2)[0])
+
+
+def generator() -> nn.Module:
+    """DCGAN's, of 32 x 32 pixels."""
+    layers: list[nn.Module] = []
+    width = 100
+    for channels, stride, padding in ((512, 1, 0), (256, 2, 1), (128, 2, 1), (64, 2, 1)):
+        convolution = nn.ConvTranspose2d(width, channels, 4, stride, padding, bias=False)
+        layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU(True)]
+        width = channels
+    return nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh())
+
+
+class Vae(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.mean, self.deviation = nn.Linear(784, 400), nn.Linear(400, 20), nn.Linear(400, 20)
+        self.decode = nn.Sequential(nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 784))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.encode(x))
+        mean, log = self.mean(hidden), self.deviation(hidden)
+        found = self.decode(mean + torch.randn_like(mean) * torch.exp(0.5 * log))
+        loss = functional.binary_cross_entropy_with_logits(found, torch.sigmoid(x), reduction="sum")
+        return loss - 0.5 * torch.sum(1 + log - mean.pow(2) - log.exp())
+
+
+class GraphConvolution(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.sent, self.own = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        sent = self.sent(x)[edges[0]]
+        return functional.relu(self.own(x) + torch.zeros_like(x).index_add(0, edges[1], sent))
+
+
+class GraphAttention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project, self.score = nn.Linear(width, width, bias=False), nn.Linear(2 * width, 1)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        h = self.project(x)
+        count = h.shape[0]
+        pairs = torch.cat([h[:, None].expand(count, count, -1), h[None].expand(count, count, -1)], -1)
+        scores = functional.leaky_relu(self.score(pairs).squeeze(-1), 0.2)
+        scores = torch.where(adjacency > 0, scores, torch.full_like(scores, -9e15))
+        return functional.elu(torch.softmax(scores, 1) @ h)
+
+
+class LatentDiffusion(nn.Module):
+    """A transformer block of Stable Diffusion's UNet, without the text."""
+
+    def __init__(self, width: int = 320, heads: int = 8) -> None:
+        super().__init__()
+        self.norm, self.enter, self.heads = nn.GroupNorm(32, width), nn.Conv2d(width, width, 1), heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.ModuleList([nn.Linear(width, width, bias=False) for _ in range(3)])
+        self.out, self.wide = nn.Linear(width, width), nn.Linear(width, width * 8)
+        self.narrow = nn.Linear(width * 4, width)
+
+    def forward(self, image: Tensor) -> Tensor:
+        batch, width, rows, columns = image.shape
+        x = self.enter(self.norm(image)).permute(0, 2, 3, 1).reshape(batch, rows * columns, width)
+        y = self.norm1(x)
+        q, k, v = (f(y).view(batch, -1, self.heads, width // self.heads).transpose(1, 2) for f in self.qkv)
+        found = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(found.transpose(1, 2).reshape(batch, -1, width))
+        a, gate = self.wide(self.norm2(x)).chunk(2, -1)
+        x = x + self.narrow(a * functional.gelu(gate))
+        return x.reshape(batch, rows, columns, width).permute(0, 3, 1, 2) + image
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+        def double(width: int, to: int) -> nn.Module:
+            layers: list[nn.Module] = []
+            for start in (width, to):
+                layers += [nn.Conv2d(start, to, 3, padding=1), nn.BatchNorm2d(to), nn.ReLU()]
+            return nn.Sequential(*layers)
+
+        self.down1, self.down2, self.down3 = double(3, 32), double(32, 64), double(64, 128)
+        self.up2, self.join2 = nn.ConvTranspose2d(128, 64, 2, 2), double(128, 64)
+        self.up1, self.join1 = nn.ConvTranspose2d(64, 32, 2, 2), double(64, 32)
+        self.out = nn.Conv2d(32, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down1(x)
+        second = self.down2(functional.max_pool2d(first, 2))
+        third = self.down3(functional.max_pool2d(second, 2))
+        second = self.join2(torch.cat([self.up2(third), second], 1))
+        return self.out(self.join1(torch.cat([self.up1(second), first], 1)))
+
+
+def dice(model: nn.Module, x: Tensor) -> Tensor:
+    found, target = torch.sigmoid(model(x)), torch.ones_like(x[:, :1])
+    shared, all_of_them = (found * target).sum((2, 3)), found.sum((2, 3)) + target.sum((2, 3))
+    return 1 - (2 * shared + 1).div(all_of_them + 1).mean()
+
+
+def segmentation() -> Step:
+    model = UNet()
+    return step(model, data(4, 3, 128, 128, dtype=f32), dtype=f32, call=lambda x: dice(model, x))
+
+
+class Dilated(nn.Module):
+    """WaveNet's layers, with one convolution for gate and filter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Conv1d(256, 256, 3, padding=2**i, dilation=2**i) for i in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x)) * torch.sigmoid(layer(x))
+        return x
+
+
+class Normalised(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.RMSNorm(width), nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.norm(x))
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerDecoderLayer(512, 8, 2048, batch_first=True, norm_first=True, dropout=0.0)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(256))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        return self.layer(x, memory, tgt_mask=self.mask.to(x.dtype))
+
+
+def focal() -> Step:
+    classes = words(4096)
+
+    def loss(logits: Tensor) -> Tensor:
+        found = functional.cross_entropy(logits.float(), classes, reduction="none")
+        return ((1 - torch.exp(-found)) ** 2 * found).mean()
+
+    return head(loss, 4096, 512, 1000)
+
+
+def beams() -> Step:
+    """A step of a search with 4 beams."""
+    logits, scores = data(8, 4, 32000, dtype=f32), data(8, 4, dtype=f32)
+    found = functional.log_softmax(logits, -1) + scores[..., None]
+    best, place = found.view(8, -1).topk(8)
+    return [best, place // 32000, place % 32000]
+
+
+def int8_weight() -> Step:
+    weight = torch.randint(-128, 127, (4096, 4096), dtype=torch.int8).to("xla")
+    scale, x = data(4096, 1), data(8, 4096)
+    return [functional.linear(x, weight.to(bf16) * scale)]
+
+
+def clipped() -> Step:
+    model = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    ((model(data(256, 1024, dtype=f32)) - data(256, 1024, dtype=f32)) ** 2).mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return [*model.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())]
+
+
+def published(kind: str, tokens: tuple[int, int], **sizes: Any) -> Step:
+    """A language model of transformers with few layers and words: forward and backward of its last hidden state."""
+    config = transformers.AutoConfig.for_model(kind, vocab_size=8192, pad_token_id=0, use_cache=False, **sizes)
+    config._attn_implementation = sizes.get("attn_implementation", "sdpa")
+    model = transformers.AutoModel.from_config(config)
+    return step(model, words(*tokens), call=lambda x: model(input_ids=x).last_hidden_state)
+
+
+class SeparateProjections(Causal):
+    """Attention and a perceptron as CLIP and DINOv2 have them: a product each for query, key and value."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        del self.qkv
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        y = self.norm1(x)
+        q, k, v = (f(y).view(batch, tokens, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        found = functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(found.transpose(1, 2).contiguous().reshape(batch, tokens, width))
+        return x + self.mlp(self.norm2(x))
+
+
+class LatentAttention(nn.Module):
+    """Keys and values from a narrow latent, as DeepSeek has them."""
+
+    def __init__(self, width: int = 1024, heads: int = 8, latent: int = 256, plain: int = 64, turned: int = 32) -> None:
+        super().__init__()
+        self.heads, self.plain, self.turned = heads, plain, turned
+        self.query = nn.Linear(width, heads * (plain + turned), bias=False)
+        self.down, self.norm = nn.Linear(width, latent + turned, bias=False), nn.RMSNorm(latent)
+        self.up = nn.Linear(latent, heads * 2 * plain, bias=False)
+        self.out = nn.Linear(heads * plain, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q = self.query(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
+        latent, turned = self.down(x).split([self.norm.normalized_shape[0], self.turned], -1)
+        k, v = self.up(self.norm(latent)).view(batch, tokens, self.heads, -1).transpose(1, 2).chunk(2, -1)
+        k = torch.cat([k, turned[:, None].expand(batch, self.heads, tokens, self.turned)], -1)
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(found.transpose(1, 2).reshape(batch, tokens, -1))
+
+
+class Resampler(nn.Module):
+    """Few learned queries of all tokens and of themselves, as Perceiver and Flamingo have them."""
+
+    def __init__(self, width: int = 1024, heads: int = 16, queries: int = 64) -> None:
+        super().__init__()
+        self.queries, self.heads = nn.Parameter(torch.zeros(queries, width)), heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.kv = nn.Linear(width, width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        queries = self.queries.expand(x.shape[0], -1, -1)
+        x, y = self.norm1(x), self.norm2(queries)
+        parts = self.q(y), *self.kv(torch.cat([x, y], 1)).chunk(2, -1)
+        q, k, v = (t.reshape(t.shape[0], t.shape[1], self.heads, -1).transpose(1, 2) for t in parts)
+        return queries + self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def attention_with_weights(*, returned: bool) -> Step:
+    module = nn.MultiheadAttention(512, 8, dropout=0.1, batch_first=True)
+    padding = torch.zeros(8, 256, dtype=torch.bool).to("xla")
+
+    def call(x: Tensor) -> Tensor:
+        return module(x, x, x, key_padding_mask=padding, need_weights=returned)[0]
+
+    return step(module, data(8, 256, 512), call=call)
+
+
+MISTRAL = (MistralDecoderLayer, transformers.MistralConfig)
+LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 1}
+MIXTRAL = (MixtralDecoderLayer, transformers.MixtralConfig)
+
+PROGRAMS: dict[str, Callable[[], Step]] = {
+    "attention by hand": lambda: step(Causal(768, 12), data(8, 512, 768)),
+    "ALiBi by hand": lambda: step(Alibi(1024, 16), data(4, 512, 1024)),
+    "relative positions": lambda: step(RelativePositions(768, 12), data(4, 512, 768)),
+    "Mistral": lambda: llama(MISTRAL, 1024, 2, 1024, 8, num_key_value_heads=2),
+    "Mixtral": lambda: llama(MIXTRAL, 512, 2, 512, 8, num_key_value_heads=2, num_local_experts=4),
+    "nn.TransformerDecoderLayer": lambda: step(Decoder(), data(8, 256, 512), data(8, 384, 512)),
+    "latent diffusion block": lambda: step(LatentDiffusion(), data(2, 320, 32, 32)),
+    "MLP-Mixer block": lambda: step(Mixer(196, 768), data(16, 196, 768)),
+    "nn.RMSNorm": lambda: step(Normalised(2048), data(4, 1024, 2048)),
+    "PointNet": lambda: step(PointNet(), data(32, 3, 1024)),
+    "DCGAN generator, float32": lambda: step(generator(), data(64, 100, 1, 1, dtype=f32), dtype=f32),
+    "UNet": lambda: step(UNet(), data(4, 3, 128, 128)),
+    "UNet, dice, float32": segmentation,
+    "WaveNet layers": lambda: step(Dilated(), data(8, 256, 1024)),
+    "VAE, Adam, float32": lambda: step(Vae(), data(256, 784, dtype=f32), dtype=f32, optimizer=torch.optim.Adam),
+    "graph convolution": lambda: step(GraphConvolution(256), data(4096, 256), words(2, 16384) % 4096),
+    "graph attention": lambda: step(GraphAttention(64), data(256, 64), data(256, 256)),
+    "focal loss": focal,
+    "SGD, clipped, float32": clipped,
+    "beam search": beams,
+    "int8 weight": int8_weight,
+    "Falcon": lambda: published("falcon", (2, 1024), hidden_size=1024, num_attention_heads=16, num_hidden_layers=1),
+    "BLOOM": lambda: published("bloom", (2, 512), hidden_size=1024, n_head=16, n_layer=1, attn_implementation="eager"),
+    "Phi 3": lambda: published("phi3", (2, 1024), **LLAMA, num_attention_heads=16, num_key_value_heads=16),
+    "OLMo 2": lambda: published("olmo2", (2, 512), **LLAMA, num_attention_heads=8),
+    "RoBERTa": lambda: published("roberta", (8, 256), hidden_size=768, num_hidden_layers=1),
+    "vision layer, T 257": lambda: step(SeparateProjections(768, 12), data(8, 257, 768)),
+    "latent attention": lambda: step(LatentAttention(), data(2, 1024, 1024)),
+    "resampler": lambda: step(Resampler(), data(8, 576, 1024)),
+    "nn.MultiheadAttention": lambda: attention_with_weights(returned=False),
+    "nn.MultiheadAttention, weights": lambda: attention_with_weights(returned=True),
+    "LSTM, both directions, float32": lambda: step(
+        nn.LSTM(256, 256, 2, bidirectional=True, batch_first=True), data(32, 64, 256, dtype=f32), dtype=f32
+    ),
+    "decode, one query": lambda: decode(1, 32, 32, 128, 4096),
+}
+
+if __name__ == "__main__":
+    main(PROGRAMS)
