@@ -36,8 +36,8 @@ from castoff.formats.elf import defined_symbols
 from castoff.model.pin import Pin, load_pin
 from castoff.model.topics import Topic, load_topics, select
 from castoff.upstream.checkout import checkout, topic_commits
-from castoff.upstream.own_tests import SUITES, Runs, check, compare, install_tools
 from castoff.upstream.repository import Repository
+from castoff.upstream.upstream_tests import SUITES, Runs, check, compare, install_tools
 
 # Files whose symbols the changed files use and the stock libtorch_cpu.so hides.
 CLOSURE = (
@@ -266,7 +266,7 @@ def link(objects: Sequence[Path], torch: Path, exports: set[str], library: Path,
     )
 
 
-def put_in_place(patched: Path, library: Path, proof: Path, runner: Runner) -> Path:
+def environment_with(patched: Path, library: Path, proof: Path, runner: Runner) -> Path:
     """Copy the patched environment by hard links, with this library instead of the overlay; return its Python.
 
     Raises:
@@ -351,7 +351,7 @@ def prove(arguments: argparse.Namespace, console: Console) -> None:
         objects = compile_units(tree, pin, torch, context)
         library = work / "library" / overlay_name("torch")
         link(objects, torch, _exports(topics, pin), library, runner)
-        python = put_in_place(patched.parents[1], library, work / "environment", runner)
+        python = environment_with(patched.parents[1], library, work / "environment", runner)
         check_in_force(python, tree, runner)
     with console.step("tests", "this tree's, as for the overlay"):
         console.note(run_tests(python, arguments.tests, runner))

@@ -14,7 +14,7 @@ from castoff.core.console import Console
 from castoff.model.pin import DEFAULT_PIN
 from castoff.upstream.commands import make_checkout, refresh_topic, update_checkout
 from castoff.upstream.new_pin import new_pin
-from castoff.upstream.stage import stage
+from castoff.upstream.pull_request import stage
 
 app = typer.Typer()
 pin_app = typer.Typer(

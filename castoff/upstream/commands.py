@@ -14,8 +14,8 @@ from castoff.core.places import ROOT
 from castoff.model.pin import load_pin
 from castoff.model.topics import Topic, load_topics, select
 from castoff.upstream.checkout import checkout, update
-from castoff.upstream.own_tests import SUITES, Runs, check, compare, counts, install_tools
 from castoff.upstream.refresh import refresh
+from castoff.upstream.upstream_tests import SUITES, Runs, check, compare, counts, install_tools
 
 
 def update_checkout(

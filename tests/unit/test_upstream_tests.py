@@ -10,7 +10,7 @@ import pytest
 from castoff.core.console import Console
 from castoff.core.errors import UpstreamTestsError
 from castoff.core.runner import Runner
-from castoff.upstream.own_tests import Runs, Suite, check, compare, counts, differences, read_report
+from castoff.upstream.upstream_tests import Runs, Suite, check, compare, counts, differences, read_report
 
 # Its outcomes depend on the "wheels", as an environment variable that the made-up interpreters set.
 TESTS = """

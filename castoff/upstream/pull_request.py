@@ -1,4 +1,4 @@
-"""Stage: turn a topic into what upstream would merge.
+"""Turns a topic into what upstream would merge: `castoff stage`.
 
 A branch with a commit for the topic, and one for each topic below it that it requires, on upstream's
 tree. A topic's upstream/ folder has the recipe: stage.toml (the title, the tests, what is written differently

@@ -13,8 +13,8 @@ import pytest
 
 from castoff.core.console import Console
 from castoff.model.topics import load_topics
-from castoff.upstream import stage as staging
-from castoff.upstream.stage import Recipe, load_recipe, stage, written_otherwise
+from castoff.upstream import pull_request as staging
+from castoff.upstream.pull_request import Recipe, load_recipe, stage, written_otherwise
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_RECIPES = [load_recipe(topic) for topic in load_topics(ROOT / "patches") if (topic.folder / "upstream").is_dir()]

@@ -11,7 +11,7 @@ from made_up import PATCH, Tree
 from castoff.core.console import Console
 from castoff.core.errors import ApplyError, MachineError, StageError, TopicError
 from castoff.model.topics import load_topics
-from castoff.upstream.stage import load_recipe, resolve_releases, stack_of, stage
+from castoff.upstream.pull_request import load_recipe, resolve_releases, stack_of, stage
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHER = "first = 1\nsecond = 2\nthird = 3\nfourth = 4\nfifth = 5\n"

@@ -25,7 +25,7 @@ from castoff.core.pipconfig import current_uv_environment
 from castoff.core.runner import Runner, environment_for_tests
 from castoff.core.tools import tool
 
-LOCK = Path(__file__).parent / "own_tests.lock"
+LOCK = Path(__file__).parent / "upstream_tests.lock"
 """The pytest that upstream's tests were written for and the packages that they import, by hash."""
 
 _RANK = ("passed", "xfailed", "skipped", "failed")
