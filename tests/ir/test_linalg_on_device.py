@@ -242,6 +242,19 @@ def test_what_is_declined_goes_where_it_went():
         torch.linalg.lu_factor_ex(A.to(DEVICE).bfloat16())
 
 
+@fails_on_stock
+@pytest.mark.parametrize("name", ["cholesky", "lu_factor", "ldl_factor", "solve", "inv"])
+def test_what_a_factorization_reads_and_gives_is_made_by_the_run_for_its_errors(name):
+    x = torch.tanh(A.to(DEVICE)) @ torch.tanh(A.to(DEVICE)).mT + 5 * torch.eye(5, device=DEVICE)
+    found = getattr(torch.linalg, name)(*[x] * (1 + (name == "solve")))
+    made = found if isinstance(found, torch.Tensor) else found[0]
+    for tensor in (x, made):
+        ir(tensor).expect("""\
+%0 = f32[2,5,5] xla::device_data()
+return %0
+""")
+
+
 DEFERRED = """\
 import sys
 import torch, torch_xla
@@ -279,8 +292,8 @@ def test_errors_of_linear_algebra_are_deferred_if_that_is_asked_for(tmp_path):
 
 DEFERRED_WITHOUT_STEPS = """\
 import torch, torch_xla
-from torch_xla import _deferred_errors
-_deferred_errors.MOST = 3
+from torch_xla import _linalg_errors
+_linalg_errors.MOST = 3
 zero = torch.zeros(2, 2, device="xla")
 calls = 0
 try:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 from torch.utils._pytree import tree_map
 
-from . import _castoff, _deferred_errors, _departures
+from . import _castoff, _departures, _linalg_errors
 from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
 from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, PROMOTED, REFUSED, TABLE
@@ -169,11 +169,12 @@ class _Operator:
         given = self._without_numbers((*arguments, *rest))
         self._check_dtype(*given)
         condition = getattr(self._function, "condition", None)
-        if condition is None or condition(*given):
-            result = self._answer(given)
-            if result is not NotImplemented:
-                return result
-        return self._kept(*given[: len(arguments)], **named)
+        result = self._answer(given) if condition is None or condition(*given) else NotImplemented
+        if result is NotImplemented:
+            result = self._kept(*given[: len(arguments)], **named)
+        if self._number_of_check_errors >= 0:
+            _linalg_errors.remember(tensors_in((given, result)))
+        return result
 
     def _answer(self, arguments: tuple) -> Any:
         if not self._is_below_autograd:
@@ -216,9 +217,10 @@ def install() -> None:
             for name, place in table.items():
                 _library.impl(name, key, _kernel(name, place, key))
         _castoff.call("on-device", "choose")
-        if _deferred_errors.are_deferred():
-            check = _castoff.untraced(_deferred_errors.deferred)
-            _library.impl("_linalg_check_errors", "XLA", check)
+        _keep("_linalg_check_errors", "XLA")
+        kept = _linalg_errors.at_the_call(_kept("_linalg_check_errors", "XLA"))
+        check = _linalg_errors.deferred if _linalg_errors.are_deferred() else kept
+        _library.impl("_linalg_check_errors", "XLA", _castoff.untraced(check))
         if _departures.are_told():
             _keep("_to_cpu", "XLA")
             copied = _kept("_to_cpu", "XLA")

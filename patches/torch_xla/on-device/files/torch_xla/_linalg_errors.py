@@ -1,22 +1,47 @@
-"""Errors of linear algebra after the step, in place of at the call: CASTOFF_DEFER_LINALG_ERRORS=1.
+"""Errors of linear algebra: ``linalg.inv``, ``solve``, ``cholesky`` and others raise for a matrix without an answer.
 
-``linalg.inv``, ``solve``, ``cholesky`` and others read ``info`` at the call, to raise for a matrix that has no answer.
-The graph is cut there, and the device waits. With the variable ``info`` stays on the device: ``torch_xla.sync()`` looks
-at that of the step before the one that it starts, which is there by then.
+At the call they read ``info``, and the graph is cut there. What the factorization reads and gives is made by the same
+run: otherwise the next graph computes it, and all before it, once more.
+
+With CASTOFF_DEFER_LINALG_ERRORS=1 ``info`` stays on the device: ``torch_xla.sync()`` looks at that of the step before
+the one that it starts, which is there by then.
 """
 
 import atexit
 import os
 import sys
+import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch_xla
 import torch_xla.core.xla_model as xm
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 from ._departures import line_of_program
 
-__all__ = ["are_deferred", "deferred"]
+__all__ = ["are_deferred", "at_the_call", "deferred", "remember"]
+
+_last = threading.local()
+
+
+def remember(tensors: list[Tensor]) -> None:
+    """Of what a factorization reads and gives: ``aten::_linalg_check_errors`` comes next, if torch checks it."""
+    _last.tensors = [TensorWeakRef(t) for t in tensors if t.device.type == "xla"]
+
+
+def at_the_call(check: Callable) -> Callable:
+    """``aten::_linalg_check_errors`` for XLA: ``check``, after a run for all that the factorization reads and gives."""
+
+    def checked(info: Tensor, name: str, *, is_matrix: bool) -> None:
+        tensors = [t for t in (ref() for ref in _last.__dict__.pop("tensors", ())) if t is not None]
+        if tensors:
+            torch_xla._XLAC._xla_sync_multi([info, *tensors], [], False, True)
+        check(info, name, is_matrix=is_matrix)
+
+    return checked
 
 
 class _Check(NamedTuple):
