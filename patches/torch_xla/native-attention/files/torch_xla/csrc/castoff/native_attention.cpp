@@ -316,6 +316,12 @@ bool fill_no_tiles(const Tensor& query, const Tensor& key) {
   return query.sizes() == key.sizes() && query.size(-2) < kFew && query.size(-2) % kTileRows != 0;
 }
 
+std::vector<int64_t> sizes_of_scores(const Tensor& query, const Tensor& key) {
+  std::vector<int64_t> sizes = query.sizes().vec();
+  sizes.back() = key.size(-2);
+  return sizes;
+}
+
 // Heads that fill a quarter of the lanes or less, and causal attention of few keys that is all of a
 // graph. v5e's compiler fuses torch's formula there, and takes up to 2.6 times as long for another
 // one. v6e's does not, but which of them it is to be is not known.
@@ -326,15 +332,29 @@ bool have_few_scores(const Tensor& query, const Tensor& key, bool causal, double
   if (query.size(-1) > kLanes / 4) {
     return few && causal && query.is_leaf() && query.requires_grad();
   }
-  std::vector<int64_t> scores = query.sizes().vec();
-  scores.back() = key.size(-2);
-  return few || (scales_exactly(scale) && bytes_of(scores) <= kNear);
+  return few || (scales_exactly(scale) && bytes_of(sizes_of_scores(query, key)) <= kNear);
+}
+
+// Tokens that fill no tiles, as the 257 of an image or the 511 before the last one of a text: v5e's
+// compiler copies what the products take and give, less of it in torch's formula, which takes up to
+// 2.7 times as long in training otherwise. Many scores are in layouts in which it does not, and so
+// are those of fewer or more tokens, or of heads that share a key. Where attention is all of a
+// graph, only causal attention's are copied.
+bool leave_part_of_a_tile(const Tensor& query, const Tensor& key, bool causal) {
+  if (query.scalar_type() != ScalarType::BFloat16 || !rounds_operands()) return false;
+  constexpr int64_t kLeast = 64, kMost = 640;
+  const int64_t tokens = query.size(-2);
+  if (!query.requires_grad() || query.sizes() != key.sizes()) return false;
+  if (tokens < kLeast || tokens > kMost || tokens % kTileRows == 0) return false;
+  const int64_t bytes = bytes_of(sizes_of_scores(query, key));
+  return causal ? bytes < kNear : !query.is_leaf() && bytes < kNear / 3;
 }
 
 bool is_better_by_torch(const Tensor& query, const Tensor& key, const std::optional<Tensor>& mask,
-                        bool causal, double scale) {
+                        double dropout, bool causal, double scale) {
   if (!is_for_tpu() || choice != Choice::kAuto) return false;
-  return mask ? fill_no_tiles(query, key) : have_few_scores(query, key, causal, scale);
+  if (mask ? fill_no_tiles(query, key) : have_few_scores(query, key, causal, scale)) return true;
+  return dropout == 0 && leave_part_of_a_tile(query, key, causal);
 }
 
 std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -354,10 +374,9 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (shared != group(query, value, enable_gqa)) return std::nullopt;
 
   const double by = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-  if (is_better_by_torch(query, key, mask, causal, by)) return std::nullopt;
+  if (is_better_by_torch(query, key, mask, dropout, causal, by)) return std::nullopt;
   Form form{by,    dropout, causal,          Weights::kWide,
-            false, false,   query.dim() - 2, query.sizes().vec()};
-  form.sizes.back() = key.size(-2);
+            false, false,   query.dim() - 2, sizes_of_scores(query, key)};
   form.kind = weights_of(dtype, by, crowd(form.sizes, query));
   form.again = !mask && is_computed_again(form, dtype);
   form.alone = form.again && is_kept(form, query);
