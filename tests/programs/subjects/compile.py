@@ -258,3 +258,24 @@ def dropout_of_a_tenth(device):
     y = compiled(x)
     y.sum().backward()
     return y.max(), x.grad.max(), (y.mean() - 1).abs() < 0.05
+
+
+def sizes_that_change(device):
+    """A compiled function with dynamic=True, of batches and sentences of several lengths, and its gradients"""
+    backend = "openxla" if device.type == "xla" else "eager"
+    torch.manual_seed(0)
+    embedding, project = nn.Embedding(12, 8).to(device), nn.Linear(8, 8).to(device)
+
+    @torch.compile(backend=backend, dynamic=True)
+    def attend(words):
+        x = project(embedding(words)).unflatten(-1, (2, 4)).transpose(1, 2)
+        x = F.scaled_dot_product_attention(x, x, x, is_causal=True).transpose(1, 2).flatten(2)
+        return project(x) @ embedding.weight.T
+
+    results = []
+    for batch, length in ((2, 3), (2, 5), (3, 7), (2, 3)):
+        words = torch.arange(batch * length).remainder(12).view(batch, length).to(device)
+        scores = attend(words)
+        F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
+        results.append(scores)
+    return results, embedding.weight.grad, project.weight.grad, project.bias.grad

@@ -59,10 +59,10 @@ bool has_no_gradient(const Tensor& t) {
 }
 
 // A tensor of torch_xla's of these operators' dtype, with elements, that nothing is differentiated
-// by.
+// by. To be asked before sizes are: torch.compile has tensors of symbolic ones.
 bool is_plain(const Tensor& t, at::ScalarType dtype) {
-  return t.scalar_type() == dtype && t.numel() > 0 && has_no_gradient(t) &&
-         xla_wrapper(t) != nullptr;
+  return t.scalar_type() == dtype && xla_wrapper(t) != nullptr && t.numel() > 0 &&
+         has_no_gradient(t);
 }
 
 // As torch_xla declares its tensors; of others a product may be one of batches.
@@ -94,10 +94,10 @@ Tensor with_last(const Tensor& t, c10::IntArrayRef sizes, int64_t last) {
 // Whether the composed operator is of these nodes: others, and all that it refuses, are its own.
 bool is_linear(const Tensor& input, const Tensor& weight, const Tensor& bias) {
   const at::ScalarType dtype = input.scalar_type();
-  return input.dim() >= 2 && weight.dim() == 2 && input.size(-1) == weight.size(1) &&
-         is_plain(input, dtype) && is_plain(weight, dtype) && has_dense_strides(input) &&
+  return is_plain(input, dtype) && is_plain(weight, dtype) && input.dim() >= 2 &&
+         weight.dim() == 2 && input.size(-1) == weight.size(1) && has_dense_strides(input) &&
          (!bias.defined() ||
-          (bias.dim() == 1 && bias.size(0) == weight.size(0) && is_plain(bias, dtype)));
+          (is_plain(bias, dtype) && bias.dim() == 1 && bias.size(0) == weight.size(0)));
 }
 
 Tensor linear(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight,
@@ -143,8 +143,8 @@ Tensor product_of_batches(const Tensor& a, const Tensor& b) {
 
 Tensor matmul(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other) {
   const at::ScalarType dtype = self.scalar_type();
-  const bool is_met = self.dim() >= 3 && other.dim() >= 2 && self.size(-1) == other.size(-2) &&
-                      is_plain(self, dtype) && is_plain(other, dtype) &&
+  const bool is_met = self.dim() >= 3 && other.dim() >= 2 && is_plain(self, dtype) &&
+                      is_plain(other, dtype) && self.size(-1) == other.size(-2) &&
                       (other.dim() > 2 || has_dense_strides(self));
   if (!is_met) return Matmul::call(keys, self, other);
   const Tensor a = unwrapped(self), b = unwrapped(other);
@@ -183,7 +183,7 @@ Tensor layer_norm(c10::DispatchKeySet keys, const Tensor& input, c10::SymIntArra
   const auto shape = c10::asIntArrayRefSlowOpt(normalized);
   const auto computed = computed_in(input);
   const auto is_parameter = [&](const std::optional<Tensor>& t) {
-    return t.has_value() && t->defined() && t->sizes() == *shape && is_plain(*t, dtype);
+    return t.has_value() && t->defined() && is_plain(*t, dtype) && t->sizes() == *shape;
   };
   // Autocast knows native_layer_norm, of which the composed operator is made.
   const bool is_met = shape.has_value() && computed.has_value() && !shape->empty() &&
