@@ -73,6 +73,7 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("attention of a computed query, causal", "v5e", CYCLES): Known(
         1.125, "0.84 of a layer's, and a query does not tell which it is of"
     ),
+    ("attention alone, heads of 16, T 1024", "v6e", CYCLES): Known(1.04, "0.73 of them on v5e"),
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
@@ -80,6 +81,10 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("nn.MultiheadAttention, weights", "v5e", CYCLES): Known(
         1.14, "dropout draws 32 bits, as stock's 7 miss its probability, and the softmax is float32"
     ),
+    ("Gemma 2, softcap, AdamW", "v5e", CYCLES): Known(
+        1.06, "1.00 without unflattened-matmul, which takes cycles off other layers"
+    ),
+    ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
 }
 """What programs take more of, by generation, how much more at most, and why."""

@@ -438,6 +438,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "decode": decode,
     "prefill": prefill,
     "attention alone, heads of 16": lambda: attention(8, 16, 256, 16, is_causal=True),
+    "attention alone, heads of 16, T 1024": lambda: attention(4, 16, 1024, 16),
     "attention alone, heads of 32": lambda: attention(8, 16, 256, 32),
     "attention alone, heads of 64": lambda: attention(8, 16, 256, 64, is_causal=True),
     "attention alone, heads of 256": lambda: attention(4, 8, 512, 256, is_causal=True),

@@ -13,11 +13,16 @@ from typing import Any
 
 import torch
 import transformers
+from timm.models.swin_transformer import SwinTransformerBlock
+from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 from torch import Tensor, nn
 from torch.nn import functional
-from tpu_corpus_programs import Step, bf16, data, decode, f32, head, llama, main, step, words
+from tpu_corpus_programs import SDPA, AdamW, Step, bf16, data, decode, f32, head, llama, main, step, words
+from transformers.models.dinov2.modeling_dinov2 import Dinov2Layer
+from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer
 
 
 class Causal(nn.Module):
@@ -336,6 +341,62 @@ def attention_with_weights(*, returned: bool) -> Step:
     return step(module, data(8, 256, 512), call=call)
 
 
+def siglip() -> Step:
+    config = transformers.SiglipVisionConfig(**SDPA)
+    module = SiglipEncoderLayer(config)
+    return step(module, data(8, 196, 768), call=lambda x: module(x, None), optimizer=AdamW)
+
+
+def dinov2() -> Step:
+    return step(Dinov2Layer(transformers.Dinov2Config(**SDPA)), data(8, 257, 768), optimizer=AdamW)
+
+
+def gemma2() -> Step:
+    """Its scores are bounded by tanh, which only eager attention has."""
+    sizes = {"hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128}
+    config = transformers.Gemma2Config(**sizes, intermediate_size=4096, attn_implementation="eager")
+    module, mask = Gemma2DecoderLayer(config, 1), data(1, 1, 512, 512)
+    angles = (data(1, 512, 128), data(1, 512, 128))
+
+    def call(x: Tensor) -> Any:
+        return module(x, position_embeddings=angles, attention_mask=mask)
+
+    return step(module, data(4, 512, 1024), call=call, optimizer=AdamW)
+
+
+def t5_with_bias() -> Step:
+    """An encoder of one layer, whose positions are buckets of distances."""
+    config = transformers.T5Config(vocab_size=8192, num_layers=1, dropout_rate=0.1)
+    model = transformers.T5EncoderModel(config)
+    return step(model, words(8, 256), call=lambda x: model(input_ids=x).last_hidden_state, optimizer=AdamW)
+
+
+class Translation(nn.Module):
+    """nn.Transformer with a layer each, and the loss of the next word."""
+
+    def __init__(self, classes: int = 8192, width: int = 512) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(classes, width), nn.Embedding(classes, width)
+        self.transformer = nn.Transformer(width, 8, 1, 1, 2048, batch_first=True)
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1] - 1, dtype=bf16).to(target.device)
+        inputs = self.source(source), self.target(target[:, :-1])
+        found = self.transformer(*inputs, tgt_mask=mask, tgt_is_causal=True)
+        return functional.cross_entropy(self.out(found).flatten(0, 1), target[:, 1:].flatten())
+
+
+def triplets() -> Step:
+    model = nn.Sequential(nn.Linear(768, 1024), nn.BatchNorm1d(1024), nn.ReLU(), nn.Linear(1024, 256))
+    loss = nn.TripletMarginLoss(margin=0.2)
+
+    def call(*inputs: Tensor) -> Tensor:
+        return loss(*(functional.normalize(model(x), dim=-1) for x in inputs))
+
+    return step(model, *(data(1024, 768) for _ in range(3)), call=call, optimizer=AdamW)
+
+
 MISTRAL = (MistralDecoderLayer, transformers.MistralConfig)
 LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 1}
 MIXTRAL = (MixtralDecoderLayer, transformers.MixtralConfig)
@@ -375,6 +436,18 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "LSTM, both directions, float32": lambda: step(
         nn.LSTM(256, 256, 2, bidirectional=True, batch_first=True), data(32, 64, 256, dtype=f32), dtype=f32
     ),
+    "SigLIP, AdamW": siglip,
+    "DINOv2, AdamW": dinov2,
+    "Gemma 2, softcap, AdamW": gemma2,
+    "Swin block, shifted, AdamW": lambda: step(
+        SwinTransformerBlock(192, (28, 28), 6, window_size=7, shift_size=3), data(16, 28, 28, 192), optimizer=AdamW
+    ),
+    "Swin 2 block, AdamW": lambda: step(
+        SwinTransformerV2Block(192, (28, 28), 6, window_size=7, shift_size=3), data(16, 28, 28, 192), optimizer=AdamW
+    ),
+    "T5, relative bias, AdamW": t5_with_bias,
+    "nn.Transformer, AdamW": lambda: step(Translation(), words(8, 256), words(8, 257), optimizer=AdamW),
+    "triplet loss, AdamW": triplets,
     "decode, one query": lambda: decode(1, 32, 32, 128, 4096),
 }
 
