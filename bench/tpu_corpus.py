@@ -78,6 +78,7 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
     ("nn.TransformerDecoderLayer", "v6e", MEMORY): Known(1.15, "0.66 of stock's cycles"),
+    ("vision layer, T 257", "v6e", MEMORY): Known(1.53, "0.92 of stock's cycles"),
     ("nn.MultiheadAttention, weights", "v5e", CYCLES): Known(
         1.14, "dropout draws 32 bits, as stock's 7 miss its probability, and the softmax is float32"
     ),
