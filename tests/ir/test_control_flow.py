@@ -224,3 +224,17 @@ def test_a_scan_that_carries_a_mask():
 def test_a_backward_through_a_scan_without_a_gradient_is_refused():
     _, y = scan(lambda c, x: (c + 1, x > c), data(1), data([1.0, 2.0]).requires_grad_())
     assert y.tolist() == [False, False] and not y.requires_grad
+
+
+@fails_on_stock
+def test_a_compiled_function_breaks_its_graph_at_a_scan():
+    x = torch.arange(6.0).view(3, 2).to(DEVICE).requires_grad_()
+    compiled = torch.compile(
+        lambda x: scan(lambda carry, row: (carry + row, carry * row), x[0], x)[1], backend="openxla"
+    )
+    found = compiled(x)
+    found.sum().backward()
+    rows = x.detach().cpu()
+    carried = torch.stack([rows[0], rows[0] * 2, rows[0] * 2 + rows[1]])
+    assert torch.equal(found.cpu(), carried * rows)
+    assert x.grad.cpu().tolist() == [[12.0, 18.0], [4.0, 7.0], [2.0, 5.0]]

@@ -53,6 +53,12 @@ def test_packed_sequences_of_other_forms():
 
 
 @pytest.mark.fails_on_stock("2.9", "2.8")
+def test_a_compiled_gru_is_one():
+    gru, x = torch.nn.GRU(3, 2).to(DEVICE), torch.ones(4, 2, 3).to(DEVICE)
+    assert torch.equal(torch.compile(gru, backend="openxla")(x)[0].cpu(), gru(x)[0].cpu())
+
+
+@pytest.mark.fails_on_stock("2.9", "2.8")
 def test_a_gru_on_the_cpu():
     output, state, x_grad, _ = run(torch.nn.GRU, "cpu")
     assert output.shape == (*x_grad.shape[:2], 3) and torch.equal(state[0], output[-1])

@@ -279,3 +279,38 @@ def sizes_that_change(device):
         F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
         results.append(scores)
     return results, embedding.weight.grad, project.weight.grad, project.bias.grad
+
+
+def recurrent_layers(device):
+    """A compiled module of nn.GRU and nn.LSTM, and its gradients"""
+    torch.manual_seed(0)
+    gru, lstm = nn.GRU(4, 5, batch_first=True).to(device), nn.LSTM(5, 3, batch_first=True).to(device)
+    compiled = torch.compile(lambda x: lstm(gru(x)[0] * 2), backend="openxla" if device.type == "xla" else "eager")
+    x = torch.randn(2, 6, 4).to(device).requires_grad_()
+    out, (hidden, cell) = compiled(x)
+    out.square().sum().backward()
+    return out, hidden, cell, x.grad, [p.grad for p in (*gru.parameters(), *lstm.parameters())]
+
+
+def scan_of_layers(device):
+    """scan_layers and scan within a compiled function, and the gradients"""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)).to(device)
+
+    def on_xla(x):
+        from torch_xla.experimental.scan import scan
+        from torch_xla.experimental.scan_layers import scan_layers
+
+        x = scan_layers(layers, x.sin())
+        return scan(lambda carry, row: (carry + row, carry * row), torch.ones_like(x[0]), x)[1] + 1
+
+    def on_cpu(x):
+        x = x.sin()
+        for layer in layers:
+            x = layer(x)
+        return (torch.cat([torch.zeros_like(x[:1]), x[:-1]]).cumsum(0) + 1) * x + 1
+
+    x = torch.randn(3, 4).to(device).requires_grad_()
+    out = torch.compile(on_xla, backend="openxla")(x) if device.type == "xla" else on_cpu(x)
+    out.square().sum().backward()
+    return out, x.grad, [p.grad for p in layers.parameters()]

@@ -84,6 +84,17 @@ def traced_apart(trace: Callable) -> Callable:
     return traced
 
 
+def called_eagerly(scan: Callable) -> Callable:
+    """Let torch.compile break the graph at a scan, which traces its function itself: dynamo cannot trace that."""
+    eagerly = torch.compiler.disable(scan)
+
+    @functools.wraps(scan)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (eagerly if _installed else scan)(*args, **kwargs)
+
+    return call
+
+
 def needs_gradient(tensor: torch.Tensor, asked: bool) -> bool:
     """Whether a tensor that a scan carries or reads is traced with a gradient: numbers that count have none."""
     return asked and (not _installed or tensor.is_floating_point() or tensor.is_complex())

@@ -61,7 +61,8 @@ def install() -> None:
     # Above autograd, of differentiable operators: below it functionalization would wrap the sizes as an XLA tensor.
     _library.impl("_pack_padded_sequence", _castoff.untraced(_pack_padded_sequence), "AutogradXLA")
     if torch.nn.GRU is not rnn.GRU:  # since 2.8 torch_xla replaces it by one that scans
-        torch.nn.GRU.forward = _with_torchs_own(torch.nn.GRU.forward)
+        # A compiled function breaks its graph here, as dynamo does at torch's own recurrent layers.
+        torch.nn.GRU.forward = torch.compiler.disable(_with_torchs_own(torch.nn.GRU.forward))
     if _torch_castoff.enabled("matmul-out-dtype"):
         _castoff.install_kernels("recurrent-layers")
         if torch.nn.GRU is not rnn.GRU:
