@@ -1,4 +1,4 @@
-"""Operators whose values torch_xla gets wrong, or refuses: most of it is C++ (``values.cpp`` and what is beside it)."""
+"""Operators whose values torch_xla gets wrong, or refuses: most of it is C++, by reason."""
 
 import _XLAC
 import torch

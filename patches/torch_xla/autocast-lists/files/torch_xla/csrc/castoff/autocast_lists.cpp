@@ -73,7 +73,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_autocast_lists_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_autocast_lists_install)

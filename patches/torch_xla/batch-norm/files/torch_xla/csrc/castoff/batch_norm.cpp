@@ -20,8 +20,6 @@ namespace castoff {
 namespace {
 
 namespace functionalization = at::functionalization::impl;
-using at::ScalarType;
-using at::Tensor;
 
 Tensor argument(Call& call, size_t i) {
   return call[i].isTensor() ? call.tensor(i) : Tensor();
@@ -125,7 +123,6 @@ void backward(Call& call) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, unbiased_running_variance, "_native_batch_norm_legit native_batch_norm");
   remedy(xla, backward, "native_batch_norm_backward");
@@ -137,7 +134,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_batch_norm_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_batch_norm_install)

@@ -20,15 +20,14 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
 
 using c10::DispatchKey;
 using c10::DispatchKeySet;
-using c10::OperatorHandle;
 using lazy_ir::ElementType;
 using lazy_ir::Node;
 using lazy_ir::OpKind;
@@ -255,22 +254,13 @@ at::Tensor to_copy(DispatchKeySet keys, const at::Tensor& self, std::optional<at
   return out;
 }
 
-class FoldAfter final : public OverrideKernel {
- public:
-  FoldAfter(const OperatorHandle& op, DispatchKey key, int source)
-      : OverrideKernel(op, key), arguments_(op.schema().arguments().size()), source_(source) {}
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-    const c10::IValue& source = (*stack)[stack->size() - arguments_ + source_];
-    const caffe2::TypeMeta from = source.toTensor().dtype();
-    call_overridden(op, keys, stack);
-    const at::Tensor& out = stack->back().toTensor();
-    if (out.dtype() != from) fold(out);
-  }
-
- private:
-  const size_t arguments_, source_;
-};
+template <size_t source>
+void fold_after(Call& call) {
+  const caffe2::TypeMeta from = call.tensor(source).dtype();
+  call.proceed();
+  const at::Tensor& out = call.result().toTensor();
+  if (out.dtype() != from) fold(out);
+}
 
 // A number of a narrow dtype, on the device and of no dimension.
 at::Tensor number(float value, const at::Tensor& like) {
@@ -281,58 +271,44 @@ at::Tensor number(float value, const at::Tensor& like) {
                                     like.device(), {});
 }
 
+// A number of Python, as it is or as a tensor.
+bool is_real_number(const c10::IValue& value) {
+  if (!value.isTensor()) return !value.toScalar().isComplex();
+  const at::Tensor& t = value.toTensor();
+  return t.device().is_cpu() && t.unsafeGetTensorImpl()->is_wrapped_number() && !t.is_complex();
+}
+
 // A mask divided by a number, as dropout scales it, is a choice between two numbers. torch_xla
 // divides all elements in float32, between casts.
-class ChooseQuotient final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-    const c10::IValue* arguments = stack->data() + stack->size() - 2;
-    const at::Tensor quotient = choice(arguments[0].toTensor(), arguments[1]);
-    if (C10_LIKELY(!quotient.defined())) return call_overridden(op, keys, stack);
-    torch::jit::drop(*stack, 2);
-    stack->emplace_back(quotient);
+at::Tensor choice(const at::Tensor& dividend, const c10::IValue& divisor) {
+  if (!is_half(dividend.scalar_type()) || !is_real_number(divisor) ||
+      widened_from(dividend) != ElementType::kPred) {
+    return {};
   }
+  const at::Tensor mask = before_widening(dividend, at::ScalarType::Bool);
+  if (!mask.defined()) return {};
+  const c10::Scalar by = divisor.isTensor()
+                             ? at::_ops::_local_scalar_dense::redispatch(
+                                   DispatchKeySet(DispatchKey::CPU), divisor.toTensor())
+                             : divisor.toScalar();
+  // As torch's kernel on the CPU: in float32, then rounded.
+  const auto wide = static_cast<float>(by.toDouble());
+  return at::_ops::where_self::redispatch(kXla, mask, number(1 / wide, dividend),
+                                          number(0 / wide, dividend));
+}
 
- private:
-  static at::Tensor choice(const at::Tensor& dividend, const c10::IValue& divisor) {
-    if (!is_half(dividend.scalar_type()) || !is_real_number(divisor) ||
-        widened_from(dividend) != ElementType::kPred) {
-      return {};
-    }
-    const at::Tensor mask = before_widening(dividend, at::ScalarType::Bool);
-    if (!mask.defined()) return {};
-    const c10::Scalar by = divisor.isTensor()
-                               ? at::_ops::_local_scalar_dense::redispatch(kCpu, divisor.toTensor())
-                               : divisor.toScalar();
-    // As torch's kernel on the CPU: in float32, then rounded.
-    const auto wide = static_cast<float>(by.toDouble());
-    return at::_ops::where_self::redispatch(kXla, mask, number(1 / wide, dividend),
-                                            number(0 / wide, dividend));
-  }
-
-  // A number of Python, as it is or as a tensor.
-  static bool is_real_number(const c10::IValue& value) {
-    if (!value.isTensor()) return !value.toScalar().isComplex();
-    const at::Tensor& t = value.toTensor();
-    return t.device().is_cpu() && t.unsafeGetTensorImpl()->is_wrapped_number() && !t.is_complex();
-  }
-
-  static constexpr DispatchKeySet kCpu{DispatchKey::CPU};
-};
+void divide(Call& call) {
+  const at::Tensor quotient = choice(call.tensor(0), call[1]);
+  if (C10_LIKELY(!quotient.defined())) return call.proceed();
+  call.answer(quotient);
+}
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Tensor");
-  override_kernel<ChooseQuotient>(xla, DispatchKey::XLA, "aten::div", "Scalar");
+  remedy(xla, divide, "div.Tensor div.Scalar");
   ToCopy::by(xla, to_copy);
-  const std::pair<const char*, int> sources[] = {{"_copy_from", 0}, {"copy", 1}};
-  for (const auto& [name, source] : sources) {
-    override_kernel<FoldAfter>(xla, DispatchKey::XLA, (std::string("aten::") + name).c_str(), "",
-                               source);
-  }
+  remedy(xla, fold_after<0>, "_copy_from");
+  remedy(xla, fold_after<1>, "copy");
 }
 
 }  // namespace
@@ -367,12 +343,9 @@ at::Tensor before_widening(const at::Tensor& tensor, at::ScalarType narrow) {
 
 }  // namespace castoff
 
-extern "C" {
+CASTOFF_ENTRY_POINT(castoff_exact_casts_install)
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-__attribute__((visibility("default"))) const char* castoff_exact_casts_install() {
-  return castoff::put_in_place(castoff::install);
-}
+extern "C" {
 
 // Whether, from now on, this thread's tensors have nodes other than those of device data; returns
 // whether they had so far.

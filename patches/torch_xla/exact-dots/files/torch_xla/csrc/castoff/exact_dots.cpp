@@ -24,8 +24,6 @@ namespace castoff {
 namespace {
 
 using at::IntArrayRef;
-using at::ScalarType;
-using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
@@ -281,7 +279,6 @@ void convolution_backward(Call& call) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   for (const Product& product : kProducts) {
     override_kernel<ExactProduct>(xla, DispatchKey::XLA, product.name, "", product);
@@ -295,7 +292,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_exact_dots_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_exact_dots_install)

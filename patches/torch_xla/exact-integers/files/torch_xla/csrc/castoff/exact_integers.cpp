@@ -2,7 +2,6 @@
 // and powers whose exponents have more bits than XLA reads.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/pow_ops.h>
@@ -18,9 +17,6 @@
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
 
 // Integers that float32 does not have; of the others its quotients round to the right ones.
 bool is_wide_integer(ScalarType dtype) {
@@ -49,7 +45,7 @@ void divide(Call& call, Rounding rounding) {
   const Tensor self = call.tensor(0), other = call.tensor(1);
   const ScalarType dtype = at::result_type(self, other);
   if (C10_LIKELY(!is_wide_integer(dtype))) return call.proceed();
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   if (kShiftsStay && rounding == Rounding::kFloor) {
     if (const auto bits = bits_of_divisor(other, dtype)) {
       return call.answer(operand(self, other, dtype).bitwise_right_shift(at::Scalar(*bits)));
@@ -115,14 +111,14 @@ Tensor exact_power(const Tensor& base, const Tensor& exponent) {
 Tensor power(c10::DispatchKeySet keys, const Tensor& self, const Tensor& exponent) {
   const ScalarType dtype = at::result_type(self, exponent);
   if (C10_LIKELY(!is_integer(dtype))) return TensorPower::call(keys, self, exponent);
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   return exact_power(operand(self, exponent, dtype), operand(exponent, self, dtype));
 }
 
 Tensor power_of_number(c10::DispatchKeySet keys, const at::Scalar& self, const Tensor& exponent) {
   const ScalarType dtype = at::result_type(self, exponent);
   if (C10_LIKELY(!is_integer(dtype))) return NumberPower::call(keys, self, exponent);
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   const bool is_even = self.toLong() % 2 == 0;
   if (!is_even)
     return exact_power(at::full({}, self, exponent.options().dtype(dtype)), exponent.to(dtype));
@@ -135,14 +131,13 @@ Tensor power_by_number(c10::DispatchKeySet keys, const Tensor& self, const at::S
   const int64_t number = exponent.toLong();
   TORCH_CHECK(number >= 0, "Integers to negative integer powers are not allowed.");
   if (C10_LIKELY(number >> bits_read(dtype) == 0)) return PowerOfNumber::call(keys, self, exponent);
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   int64_t bits = 1;
   while (number >> bits != 0) ++bits;
   return exact_power(self.to(dtype), at::full({}, exponent, self.options().dtype(at::kLong)), bits);
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, floor_divide, "floor_divide");
   remedy(xla, divide_by_mode, "div.Tensor_mode");
@@ -154,7 +149,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_exact_integers_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_exact_integers_install)

@@ -1,7 +1,6 @@
 // _grouped_mm, whose one kernel reads its operands' memory: of XLA tensors that ends the process.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -15,9 +14,6 @@
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
 
 // Which of `count` rows each group has, [groups, count]; `ends` are the ends of the groups.
 Tensor members(const Tensor& ends, int64_t count) {
@@ -62,14 +58,13 @@ void grouped_mm(Call& call) {
   TORCH_CHECK(!is_tensor(call[3]), "grouped_mm: bias is not supported yet, as on other devices");
   TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "grouped_mm: expected one dtype, found ",
               self.scalar_type(), " and ", mat2.scalar_type());
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   const ScalarType dtype = call[4].isNone() ? self.scalar_type() : call[4].toScalarType();
   const Tensor found = product(self, mat2, has_ends ? call.tensor(2) : Tensor());
   call.answer(found.to(dtype));
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, grouped_mm, "_grouped_mm");
 }
@@ -77,7 +72,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernel in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_grouped_products_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_grouped_products_install)

@@ -1,7 +1,6 @@
 // histc and bincount, which torch_xla hands to the CPU, where histc has no integers.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -25,10 +24,6 @@
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
-using Below = at::AutoDispatchBelowADInplaceOrView;
 
 // How often each of `bins` occurs in `index`, in the dtype of `weight`, what an occurrence counts;
 // -1 is none of them. On a TPU, where a scatter takes its elements one by one, each bin is compared
@@ -140,7 +135,6 @@ void bincount(Call& call) {
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, histc, "histc");
   remedy(xla, bincount, "bincount");
@@ -149,7 +143,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_histograms_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_histograms_install)

@@ -36,8 +36,8 @@
 #include <ATen/ops/tanh_ops.h>
 
 #include "torch_xla/csrc/castoff/in_place.h"
-#include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/out_dtype.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/without_gradients.h"
 
 namespace castoff {
@@ -47,27 +47,19 @@ namespace ops = at::_ops;
 
 // self, source. As `self.data = source` has it: self becomes an alias of source, and what shares
 // the memory that self had goes on to share it, source itself among it.
-class SetKernel final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                  torch::jit::Stack* stack) const {
-    const at::Tensor self = torch::jit::peek(*stack, 0, 2).toTensor();
-    const at::Tensor source = torch::jit::peek(*stack, 1, 2).toTensor();
-    if (xla_wrapper(self) == nullptr || xla_wrapper(source) == nullptr ||
-        self.scalar_type() != source.scalar_type()) {
-      return call_overridden(op, keys, stack);
-    }
-    if (!self.is_same(source)) {
-      self.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
-    }
-    torch::jit::drop(*stack, 1);
+void set(Call& call) {
+  const Tensor self = call.tensor(0), source = call.tensor(1);
+  if (xla_wrapper(self) == nullptr || xla_wrapper(source) == nullptr ||
+      self.scalar_type() != source.scalar_type()) {
+    return call.proceed();
   }
-};
+  if (!self.is_same(source)) {
+    self.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
+  }
+  call.answer(self);
+}
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& lib = library(torch::Library::IMPL, "aten", c10::DispatchKey::Functionalize);
   in_place<ops::add__Tensor, ops::add_Tensor, Kind::kArithmetic>(lib);
   in_place<ops::sub__Tensor, ops::sub_Tensor, Kind::kArithmetic>(lib);
@@ -101,7 +93,7 @@ void install() {
   in_place<ops::sin_, ops::sin>(lib);
   in_place<ops::sqrt_, ops::sqrt>(lib);
   in_place<ops::tanh_, ops::tanh>(lib);
-  override_kernel<SetKernel>(lib, c10::DispatchKey::Functionalize, "aten::set_", "source_Tensor");
+  remedy(lib, set, "set_.source_Tensor", c10::DispatchKey::Functionalize);
   refuse_results_for_out(lib);
   install_kernels_without_gradients();
 }
@@ -109,8 +101,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char*
-castoff_lean_functionalization_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_lean_functionalization_install)

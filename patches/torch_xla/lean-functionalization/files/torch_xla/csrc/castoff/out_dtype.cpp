@@ -16,8 +16,6 @@
 namespace castoff {
 namespace {
 
-using at::ScalarType;
-
 // A factor of another operand, which the result's dtype does not depend on.
 bool is_factor(const std::string& name) {
   return name == "alpha" || name == "beta" || name == "value";

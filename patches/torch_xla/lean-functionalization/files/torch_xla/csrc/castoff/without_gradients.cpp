@@ -38,7 +38,6 @@ namespace {
 
 namespace ops = at::_ops;
 
-using at::Tensor;
 using Shape = std::vector<c10::SymInt>;
 
 constexpr auto kAutograd = c10::DispatchKey::AutogradXLA;

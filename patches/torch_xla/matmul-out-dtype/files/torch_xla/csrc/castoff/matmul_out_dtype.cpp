@@ -35,32 +35,23 @@
 #include <vector>
 
 #include "torch_xla/csrc/castoff/dot_general.h"
-#include "torch_xla/csrc/castoff/kernels.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 
+namespace castoff {
 namespace {
 
 using at::IntArrayRef;
-using at::Scalar;
-using at::ScalarType;
-using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
-using castoff::dot_general;
-using castoff::held_dtype;
-using castoff::is_bare_xla;
-using castoff::kXla;
-using castoff::library;
-using castoff::override_kernel;
-using castoff::OverrideKernel;
 using torch::jit::Stack;
 
 // ---- which calls
 
 // Whether out_dtype= takes the pair, as torch's CUDA kernels do, or as s8 units do.
 bool is_out_dtype_of(ScalarType operand, ScalarType out_dtype) {
-  return (out_dtype == ScalarType::Float && castoff::is_half(operand)) ||
+  return (out_dtype == ScalarType::Float && is_half(operand)) ||
          (out_dtype == ScalarType::Int && operand == ScalarType::Char);
 }
 
@@ -498,18 +489,12 @@ class RefuseGrad final : public c10::OperatorKernel {
   const OutOperator& op_;
 };
 
+// self, a, b, beta, alpha
 template <bool batched>
-class CheckDtypes final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const IValue* arguments = stack->data() + stack->size() - 5;  // self, a, b, beta, alpha
-    check_dtypes<batched>(arguments[0].toTensor(), arguments[1].toTensor(),
-                          arguments[2].toTensor());
-    call_overridden(op, keys, stack);
-  }
-};
+void with_dtypes_checked(Call& call) {
+  check_dtypes<batched>(call.tensor(0), call.tensor(1), call.tensor(2));
+  call.proceed();
+}
 
 // ---- registration
 
@@ -534,7 +519,6 @@ void register_out_dtype(torch::Library& xla, torch::Library& autograd, const cha
 }
 
 void install() {
-  const castoff::QuietOverride quiet;
   torch::Library& own = library(torch::Library::FRAGMENT, "castoff", std::nullopt);
   own.def(kDotGeneralSchema);
   own.def(kWidenSchema);
@@ -560,15 +544,11 @@ void install() {
                     torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RefuseGrad>(op)));
     }
   }
-  override_kernel<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm", "");
-  override_kernel<CheckDtypes<false>>(xla, DispatchKey::XLA, "aten::addmm_", "");
-  override_kernel<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm", "");
-  override_kernel<CheckDtypes<true>>(xla, DispatchKey::XLA, "aten::baddbmm_", "");
+  remedy(xla, with_dtypes_checked<false>, "addmm addmm_");
+  remedy(xla, with_dtypes_checked<true>, "baddbmm baddbmm_");
 }
 
 }  // namespace
+}  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_matmul_out_dtype_install() {
-  return castoff::put_in_place(install);
-}
+CASTOFF_ENTRY_POINT(castoff_matmul_out_dtype_install)

@@ -13,10 +13,8 @@
 #include <ATen/ops/scaled_dot_product_attention_ops.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 #include <atomic>
 #include <cmath>
@@ -27,18 +25,14 @@
 #include <string_view>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/above_autograd.h"
 #include "torch_xla/csrc/castoff/attention_formula.h"
-#include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff {
 namespace {
 
 using at::IntArrayRef;
-using at::ScalarType;
-using at::Tensor;
-using c10::DispatchKey;
-using c10::DispatchKeySet;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using namespace attention;  // NOLINT(google-build-using-namespace)
@@ -251,17 +245,6 @@ class Attention final : public torch::autograd::Function<Attention> {
 
 // ---- which calls
 
-// An XLA tensor that nothing but autograd, functionalization or a tracer of torch.compile looks at.
-bool is_plain(const Tensor& t) {
-  using c10::impl::TorchDispatchModeTLS;
-  static const DispatchKeySet transforms = DispatchKeySet(
-      {DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched});
-  return t.is_xla() && !t.is_nested() && !t.key_set().has_any(transforms) &&
-         (!t.key_set().has(DispatchKey::Python) || TorchDispatchModeTLS::any_modes_set()) &&
-         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
-         !torch::autograd::isFwGradDefined(t);
-}
-
 bool is_empty(const Tensor& t) {
   return t.dim() < 2 || t.numel() == 0;
 }
@@ -269,7 +252,7 @@ bool is_empty(const Tensor& t) {
 // Whether a mask of these sizes is one for scores of those. torch takes no others, and says why.
 bool is_mask_of(const Tensor& mask, IntArrayRef scores, ScalarType dtype) {
   const ScalarType type = mask.scalar_type();
-  return mask.defined() && is_plain(mask) &&
+  return is_plain(mask, /*traced=*/true) &&
          (type == at::kBool || type == at::kFloat || type == dtype) &&
          at::is_expandable_to(mask.sizes(), scores);
 }
@@ -361,10 +344,9 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
                                 const std::optional<Tensor>& mask, double dropout, bool causal,
                                 std::optional<double> scale, bool enable_gqa) {
   const ScalarType dtype = query.scalar_type();
-  if (!is_half(dtype) || !is_plain(query) || !is_plain(key) || !is_plain(value) ||
-      key.scalar_type() != dtype || value.scalar_type() != dtype ||
-      at::globalContext().allowFP16BF16ReductionMathSDP()) {
-    return std::nullopt;
+  if (!is_half(dtype) || at::globalContext().allowFP16BF16ReductionMathSDP()) return std::nullopt;
+  for (const Tensor* t : {&query, &key, &value}) {
+    if (!is_plain(*t, /*traced=*/true) || t->scalar_type() != dtype) return std::nullopt;
   }
   if (is_empty(query) || is_empty(key) || is_empty(value) || query.size(-1) != key.size(-1) ||
       key.size(-2) != value.size(-2)) {
@@ -401,46 +383,33 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
 // ---- registration
 
 struct NativeAttention;
+using Op = at::_ops::scaled_dot_product_attention;
 
-template <DispatchKey dispatch_key>
-Tensor kernel(DispatchKeySet keys, const Tensor& query, const Tensor& key, const Tensor& value,
-              const std::optional<Tensor>& mask, double dropout, bool causal,
-              std::optional<double> scale, bool enable_gqa) {
-  if (auto result = attention(query, key, value, mask, dropout, causal, scale, enable_gqa)) {
-    return *std::move(result);
+struct Kernels {
+  template <c10::DispatchKey dispatch_key>
+  static Tensor call(c10::DispatchKeySet keys, const Tensor& query, const Tensor& key,
+                     const Tensor& value, const std::optional<Tensor>& mask, double dropout,
+                     bool causal, std::optional<double> scale, bool enable_gqa) {
+    if (auto result = attention(query, key, value, mask, dropout, causal, scale, enable_gqa)) {
+      return *std::move(result);
+    }
+    return Overridden<NativeAttention, Op, dispatch_key>::call(keys, query, key, value, mask,
+                                                               dropout, causal, scale, enable_gqa);
   }
-  using Op = at::_ops::scaled_dot_product_attention;
-  return Overridden<NativeAttention, Op, dispatch_key>::call(keys, query, key, value, mask, dropout,
-                                                             causal, scale, enable_gqa);
-}
-
-// AutogradXLA is what most calls meet; in inference mode it is Functionalize, or XLA where
-// functionalization is off.
-template <DispatchKey dispatch_key>
-void install_on() {
-  torch::Library& aten = library(torch::Library::IMPL, "aten", dispatch_key);
-  Overridden<NativeAttention, at::_ops::scaled_dot_product_attention, dispatch_key>::by(
-      aten, TORCH_FN(kernel<dispatch_key>));
-}
+};
 
 void install() {
-  const QuietOverride quiet;
   library(torch::Library::FRAGMENT, "castoff", std::nullopt)
       .def("optimization_barrier(Tensor[] tensors) -> Tensor[]");
-  install_on<DispatchKey::AutogradXLA>();
-  install_on<DispatchKey::Functionalize>();
-  install_on<DispatchKey::XLA>();
+  override_above_autograd<NativeAttention, Op, Kernels>();
 }
 
 }  // namespace
 }  // namespace castoff
 
-extern "C" {
+CASTOFF_ENTRY_POINT(castoff_native_attention_install)
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-__attribute__((visibility("default"))) const char* castoff_native_attention_install() {
-  return castoff::put_in_place(castoff::install);
-}
+extern "C" {
 
 // 0: auto, 1: wide, 2: narrow.
 __attribute__((visibility("default"))) void castoff_native_attention_choose(int choice) {

@@ -12,17 +12,12 @@
 #include <string>
 #include <utility>
 
-#include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
 
-using at::ScalarType;
-using at::Tensor;
-using c10::DispatchKey;
-using c10::DispatchKeySet;
-using c10::OperatorHandle;
 using lazy_ir::ElementType;
 using lazy_ir::Value;
 
@@ -111,43 +106,31 @@ bool is_ours(const Tensor& a, const Tensor& b) {
          lazy_ir::data_of(b) != nullptr;
 }
 
-class NativeMul final : public OverrideKernel {
- public:
-  using OverrideKernel::OverrideKernel;
-
-  void operator()(const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-    if (C10_LIKELY(!enabled())) return call_overridden(op, keys, stack);
-    const c10::IValue* arguments = stack->data() + stack->size() - 2;
-    const Tensor &a = arguments[0].toTensor(), &b = arguments[1].toTensor();
-    if (!is_ours(a, b)) return call_overridden(op, keys, stack);
-    const ScalarType dtype = a.scalar_type();
-    const ElementType type = dtype == ScalarType::Half ? ElementType::kF16 : ElementType::kBF16;
-    const Tensor wide_a = relabel_as_float32(a, type);
-    const Tensor wide_b = wide_a.defined() ? relabel_as_float32(b, type) : Tensor();
-    if (!wide_b.defined()) return call_overridden(op, keys, stack);
-    torch::jit::drop(*stack, 2);
-    stack->emplace_back(wide_a);
-    stack->emplace_back(wide_b);
-    call_overridden(op, keys, stack);
-    stack->back() = relabel_as(stack->back().toTensor(), dtype);
-  }
-};
+void mul(Call& call) {
+  if (C10_LIKELY(!enabled())) return call.proceed();
+  const Tensor &a = call.tensor(0), &b = call.tensor(1);
+  if (!is_ours(a, b)) return call.proceed();
+  const ScalarType dtype = a.scalar_type();
+  const ElementType type = dtype == ScalarType::Half ? ElementType::kF16 : ElementType::kBF16;
+  const Tensor wide_a = relabel_as_float32(a, type);
+  const Tensor wide_b = wide_a.defined() ? relabel_as_float32(b, type) : Tensor();
+  if (!wide_b.defined()) return call.proceed();
+  call[0] = wide_a;
+  call[1] = wide_b;
+  call.proceed();
+  call.result() = relabel_as(call.result().toTensor(), dtype);
+}
 
 void install() {
-  const QuietOverride quiet;
-  torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
-  override_kernel<NativeMul>(xla, DispatchKey::XLA, "aten::mul", "Tensor");
+  remedy(library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA), mul, "mul.Tensor");
 }
 
 }  // namespace
 }  // namespace castoff
 
-extern "C" {
+CASTOFF_ENTRY_POINT(castoff_native_mul_install)
 
-// Puts the kernel in place; nullptr, or what went wrong. Call it once.
-__attribute__((visibility("default"))) const char* castoff_native_mul_install() {
-  return castoff::put_in_place(castoff::install);
-}
+extern "C" {
 
 __attribute__((visibility("default"))) void castoff_native_mul_set(bool enable) {
   castoff::process_wide = enable;

@@ -116,7 +116,7 @@ class Choice final : public OverrideKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-    Call call(op, keys, *stack, earlier_);
+    Call call(op, keys, *stack, op.schema().arguments().size(), earlier_);
     if (C10_UNLIKELY(is_for_python_(call))) return call_overridden(op, keys, stack);
     call.proceed();
   }
@@ -175,7 +175,6 @@ void keep(const char* name, const char* overload, c10::DispatchKey key) {
 }
 
 void choose() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", kXlaKey);
   torch::Library& autograd = library(torch::Library::IMPL, "aten", kAutograd);
   for (const Shared& op : kShared) {

@@ -23,8 +23,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
-
 // ---- x[mask] = values, where the values are the same at each place that the mask chooses: a
 // choice of elements. torch_xla looks for the places first, whose number it must know: the graph is
 // cut.
@@ -162,7 +160,6 @@ void conjugate_into(Call& call) {
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, write_masked, "index_put_ _index_put_impl_");
   remedy(xla, scaled_addmm, "addmm");
@@ -173,7 +170,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_on_device_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_on_device_install)

@@ -5,7 +5,6 @@
 // upper bound; in an integer dtype every probability below 1 is 0.
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/bernoulli_ops.h>
@@ -29,9 +28,6 @@
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
 
 // ---- seeding
 
@@ -87,7 +83,7 @@ void draw_wide(Call& call) {
 void native_dropout(Call& call) {
   const Tensor input = call.tensor(0);
   const double kept = 1 - call[1].toDouble();
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   if (!call[2].isNone() && !call[2].toBool()) {
     call.answer(at::_ops::clone::call(input, {}),
                 truth(at::_ops::ones_like::call(input, ScalarType::Float, {}, {}, {}, {})));
@@ -104,7 +100,7 @@ void native_dropout(Call& call) {
 void normal_of_tensors(Call& call) {
   const auto shape = at::infer_size(call.tensor(0).sizes(), call.tensor(1).sizes());
   {
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const Below below;
     for (size_t i : {0, 1}) {
       if (call.tensor(i).sizes() != shape) call[i] = call.tensor(i).expand(shape);
     }
@@ -174,7 +170,7 @@ void randperm(Call& call) {
               "expected device=\"xla\" with a generator of XLA, found ",
               call[device].isDevice() ? call[device].toDevice().str() : "cpu");
   const c10::IValue& dtype = call[device - 2];
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   const Tensor keys = at::rand({call[0].toInt()}, at::TensorOptions(call[device].toDevice()));
   const Tensor order = std::get<1>(at::sort(keys, /*stable=*/true, 0, false));
   call.answer(dtype.isNone() ? order : order.to(dtype.toScalarType()));
@@ -187,7 +183,6 @@ void proceed(Call& call) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, from_generator<uniform>, "uniform_");
   remedy(xla, from_generator<draw_wide<true>>, "bernoulli bernoulli.p");

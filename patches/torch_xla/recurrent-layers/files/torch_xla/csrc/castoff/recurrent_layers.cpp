@@ -19,7 +19,6 @@
 #include <ATen/ops/threshold_backward.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -29,16 +28,12 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/above_autograd.h"
 #include "torch_xla/csrc/castoff/dot_general.h"
-#include "torch_xla/csrc/castoff/kernels.h"
 
 namespace castoff {
 namespace {
 
-using at::ScalarType;
-using at::Tensor;
-using c10::DispatchKey;
-using c10::DispatchKeySet;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -51,10 +46,9 @@ struct Step {
 
 // The gradients of a step, those of the products rounded.
 struct Gradients {
-  Tensor of_input;   // of the input's product
-  Tensor of_hidden;  // of the hidden state's; undefined if it is the same
-  variable_list
-      before;  // of the states before, but for what comes of the product; may be undefined
+  Tensor of_input;       // of the input's product
+  Tensor of_hidden;      // of the hidden state's; undefined if it is the same
+  variable_list before;  // of the states before, but for the product's part; may be undefined
 };
 
 Tensor one_less(const Tensor& t) {
@@ -182,6 +176,13 @@ Tensor stacked(variable_list steps, bool reverse) {
   return at::stack(steps, 0);
 }
 
+// The hidden state after each step, in the order of time.
+Tensor hidden_after(const Steps& steps, bool reverse) {
+  variable_list hiddens;
+  for (const Step& step : steps) hiddens.push_back(step.states[0]);
+  return stacked(std::move(hiddens), reverse);
+}
+
 Tensor sum_of(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
   return a.add(b);
@@ -223,9 +224,7 @@ variable_list gradients(const Start& start, const Steps& steps, const variable_l
   }
   const Tensor of_products = stacked(of_inputs, start.reverse);
   const Tensor own = rows(of_hiddens.empty() ? of_products : stacked(of_hiddens, start.reverse));
-  variable_list hiddens;
-  for (const Step& step : steps) hiddens.push_back(step.states[0]);
-  const Tensor all = stacked(hiddens, start.reverse), first = start.states[0].unsqueeze(0);
+  const Tensor all = hidden_after(steps, start.reverse), first = start.states[0].unsqueeze(0);
   const Tensor states = start.reverse ? at::cat({all.narrow(0, 1, count - 1), first}, 0)
                                       : at::cat({first, all.narrow(0, 0, count - 1)}, 0);
   const Tensor of_weight = dot_general(own, rows(states), {0}, {0}, {}, wide);
@@ -247,16 +246,14 @@ class Layer final : public torch::autograd::Function<Layer<Cell>> {
     variable_list saved{products, hidden, cell.value_or(Tensor()), weight, bias.value_or(Tensor())};
     const Start start = started(saved, reverse);
     const Steps steps = computed<Cell>(start);
-    variable_list hiddens;
     for (const Step& step : steps) {
       saved.insert(saved.end(), step.kept.begin(), step.kept.end());
       saved.insert(saved.end(), step.states.begin(), step.states.end());
-      hiddens.push_back(step.states[0]);
     }
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["reverse"] = reverse;
     ctx->set_materialize_grads(false);
-    variable_list results{stacked(hiddens, reverse)};
+    variable_list results{hidden_after(steps, reverse)};
     const variable_list& last = steps.back().states;
     results.insert(results.end(), last.begin(), last.end());
     return results;
@@ -298,7 +295,7 @@ class Layer final : public torch::autograd::Function<Layer<Cell>> {
 
 // ---- which calls
 
-struct Call {
+struct Layers {
   Tensor input;  // [steps, batch, features]
   at::TensorList states, parameters;
   bool has_biases;
@@ -310,17 +307,6 @@ struct Call {
   int64_t each() const { return has_biases ? 4 : 2; }
 };
 
-// An XLA tensor that nothing but autograd or functionalization looks at.
-bool is_plain(const Tensor& t, ScalarType dtype) {
-  static const DispatchKeySet transforms =
-      DispatchKeySet({DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
-                      DispatchKey::Batched, DispatchKey::Python});
-  return t.defined() && t.is_xla() && t.scalar_type() == dtype && !t.is_nested() &&
-         !t.key_set().has_any(transforms) &&
-         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
-         !torch::autograd::isFwGradDefined(t);
-}
-
 // Under SPMD the batch can be sharded, of which the steps' rows are parts.
 bool is_spmd() {
   const char* asked = std::getenv("XLA_USE_SPMD");  // torch_xla's use_spmd() sets it
@@ -329,21 +315,21 @@ bool is_spmd() {
 
 // Sizes that torch takes, of several steps; for others it says what is wrong.
 template <class Cell>
-bool fits(const Call& call) {
-  const Tensor& input = call.input;
-  const int64_t count = call.layers * call.directions();
-  if (call.layers < 1 || input.size(0) < 2 || input.numel() == 0 ||
-      call.states.size() != Cell::states ||
-      static_cast<int64_t>(call.parameters.size()) != count * call.each()) {
+bool fits(const Layers& of) {
+  const Tensor& input = of.input;
+  const int64_t count = of.layers * of.directions();
+  if (of.layers < 1 || input.size(0) < 2 || input.numel() == 0 ||
+      of.states.size() != Cell::states ||
+      static_cast<int64_t>(of.parameters.size()) != count * of.each()) {
     return false;
   }
-  const int64_t hidden = call.parameters[1].size(-1);
-  for (const Tensor& state : call.states) {
+  const int64_t hidden = of.parameters[1].size(-1);
+  for (const Tensor& state : of.states) {
     if (state.sizes() != at::IntArrayRef({count, input.size(1), hidden})) return false;
   }
   for (int64_t at = 0; at < count; ++at) {
-    const at::TensorList own = call.parameters.slice(at * call.each(), call.each());
-    const int64_t width = at < call.directions() ? input.size(2) : hidden * call.directions();
+    const at::TensorList own = of.parameters.slice(at * of.each(), of.each());
+    const int64_t width = at < of.directions() ? input.size(2) : hidden * of.directions();
     if (own[0].sizes() != at::IntArrayRef({Cell::gates * hidden, width}) ||
         own[1].sizes() != at::IntArrayRef({Cell::gates * hidden, hidden})) {
       return false;
@@ -353,30 +339,30 @@ bool fits(const Call& call) {
 }
 
 template <class Cell>
-bool is_taken(const Call& call) {
-  const ScalarType dtype = call.input.scalar_type();
-  const auto plain = [&](const Tensor& t) { return is_plain(t, dtype); };
-  return at::isFloatingType(dtype) && plain(call.input) && call.input.dim() == 3 &&
-         std::all_of(call.states.begin(), call.states.end(), plain) &&
-         std::all_of(call.parameters.begin(), call.parameters.end(), plain) &&
-         !autocast_enabled() && !is_spmd() && fits<Cell>(call);
+bool is_taken(const Layers& of) {
+  const ScalarType dtype = of.input.scalar_type();
+  const auto plain = [&](const Tensor& t) { return is_plain(t) && t.scalar_type() == dtype; };
+  return at::isFloatingType(dtype) && plain(of.input) && of.input.dim() == 3 &&
+         std::all_of(of.states.begin(), of.states.end(), plain) &&
+         std::all_of(of.parameters.begin(), of.parameters.end(), plain) && !autocast_enabled() &&
+         !is_spmd() && fits<Cell>(of);
 }
 
 // The output of one layer, of all directions; the states of each are added.
 template <class Cell>
-Tensor layer(const Call& call, const Tensor& input, int64_t at, std::vector<variable_list>& last) {
+Tensor layer(const Layers& of, const Tensor& input, int64_t at, std::vector<variable_list>& last) {
   variable_list outputs;
-  for (int64_t direction = 0; direction < call.directions(); ++direction) {
-    const int64_t n = at * call.directions() + direction;
-    const at::TensorList own = call.parameters.slice(n * call.each(), call.each());
+  for (int64_t direction = 0; direction < of.directions(); ++direction) {
+    const int64_t n = at * of.directions() + direction;
+    const at::TensorList own = of.parameters.slice(n * of.each(), of.each());
     const auto bias = [&](int64_t which) {
-      return call.has_biases ? std::optional<Tensor>(own[which]) : std::nullopt;
+      return of.has_biases ? std::optional<Tensor>(own[which]) : std::nullopt;
     };
     std::optional<Tensor> cell;
-    if (Cell::states > 1) cell = call.states[1].select(0, n);
+    if (Cell::states > 1) cell = of.states[1].select(0, n);
     const Tensor products =
         at::linear(rows(input), own[0], bias(2)).view({input.size(0), input.size(1), -1});
-    const variable_list found = Layer<Cell>::apply(products, call.states[0].select(0, n), cell,
+    const variable_list found = Layer<Cell>::apply(products, of.states[0].select(0, n), cell,
                                                    own[1], bias(3), direction == 1);
     outputs.push_back(found[0]);
     for (int64_t state = 0; state < Cell::states; ++state) {
@@ -388,16 +374,16 @@ Tensor layer(const Call& call, const Tensor& input, int64_t at, std::vector<vari
 
 // The output, and the last states.
 template <class Cell>
-variable_list all_layers(const Call& call) {
-  Tensor result = call.input;
+variable_list all_layers(const Layers& of) {
+  Tensor result = of.input;
   std::vector<variable_list> last(Cell::states);
-  for (int64_t at = 0; at < call.layers; ++at) {
-    result = layer<Cell>(call, result, at, last);
-    if (call.train && call.dropout != 0 && at + 1 < call.layers) {
-      result = at::dropout(result, call.dropout, /*train=*/true);
+  for (int64_t at = 0; at < of.layers; ++at) {
+    result = layer<Cell>(of, result, at, last);
+    if (of.train && of.dropout != 0 && at + 1 < of.layers) {
+      result = at::dropout(result, of.dropout, /*train=*/true);
     }
   }
-  variable_list results{call.batch_first ? result.transpose(0, 1) : result};
+  variable_list results{of.batch_first ? result.transpose(0, 1) : result};
   for (const variable_list& states : last) results.push_back(at::stack(states, 0));
   return results;
 }
@@ -415,37 +401,28 @@ std::tuple<Tensor, Tensor, Tensor> as_tuple(const variable_list& results, at::Te
 }
 
 // Op takes its states as a tensor or as several.
-template <class Cell, class Op, class States, DispatchKey dispatch_key>
-auto kernel(DispatchKeySet keys, const Tensor& input, States states, at::TensorList parameters,
-            bool has_biases, int64_t layers, double dropout, bool train, bool bidirectional,
-            bool batch_first) {
-  Call call{input,   states, parameters,    has_biases, layers,
-            dropout, train,  bidirectional, batch_first};
-  if (batch_first && input.dim() == 3) call.input = input.transpose(0, 1);
-  if (is_taken<Cell>(call)) return as_tuple(all_layers<Cell>(call), states);
-  return Overridden<RecurrentLayers, Op, dispatch_key>::call(keys, input, states, parameters,
-                                                             has_biases, layers, dropout, train,
-                                                             bidirectional, batch_first);
-}
+template <class Cell, class Op, class States>
+struct Kernels {
+  template <c10::DispatchKey key>
+  static auto call(c10::DispatchKeySet keys, const Tensor& input, States states,
+                   at::TensorList parameters, bool has_biases, int64_t layers, double dropout,
+                   bool train, bool bidirectional, bool batch_first) {
+    Layers of{input,   states, parameters,    has_biases, layers,
+              dropout, train,  bidirectional, batch_first};
+    if (batch_first && input.dim() == 3) of.input = input.transpose(0, 1);
+    if (is_taken<Cell>(of)) return as_tuple(all_layers<Cell>(of), states);
+    return Overridden<RecurrentLayers, Op, key>::call(keys, input, states, parameters, has_biases,
+                                                      layers, dropout, train, bidirectional,
+                                                      batch_first);
+  }
+};
 
-template <class Cell, class Op, class States, DispatchKey dispatch_key>
-void install_on() {
-  Overridden<RecurrentLayers, Op, dispatch_key>::by(
-      library(torch::Library::IMPL, "aten", dispatch_key),
-      TORCH_FN((kernel<Cell, Op, States, dispatch_key>)));
-}
-
-// AutogradXLA is what most calls meet; in inference mode it is Functionalize, or XLA where
-// functionalization is off.
 template <class Cell, class Op, class States = const Tensor&>
 void install_cell() {
-  install_on<Cell, Op, States, DispatchKey::AutogradXLA>();
-  install_on<Cell, Op, States, DispatchKey::Functionalize>();
-  install_on<Cell, Op, States, DispatchKey::XLA>();
+  override_above_autograd<RecurrentLayers, Op, Kernels<Cell, Op, States>>();
 }
 
 void install() {
-  const QuietOverride quiet;
   install_cell<Lstm, at::_ops::lstm_input, at::TensorList>();
   install_cell<Gru, at::_ops::gru_input>();
   install_cell<Plain</*is_relu=*/false>, at::_ops::rnn_tanh_input>();
@@ -455,7 +432,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_recurrent_layers_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_recurrent_layers_install)

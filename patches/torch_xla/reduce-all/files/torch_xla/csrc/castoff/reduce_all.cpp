@@ -13,7 +13,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
 using c10::IValue;
 
 Tensor as_shape(const Tensor& t, std::initializer_list<c10::SymInt> shape) {
@@ -83,7 +82,6 @@ void over_dimensions(Call& call) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, over_dimensions<1>,
          "amax amin logsumexp mean.dim std.correction std.dim std_mean.correction sum.dim_IntList "
@@ -103,7 +101,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_reduce_all_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_reduce_all_install)

@@ -1,7 +1,6 @@
 // Results in the dtype to which torch promotes their operands, where torch_xla keeps that of one of
 // them. Two operands of different float dtypes are mixed-operands' matter, but for comparisons.
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/_to_copy_ops.h>
@@ -11,32 +10,19 @@
 #include <ATen/ops/sum_ops.h>
 #include <ATen/ops/view_as_complex_copy.h>
 #include <ATen/ops/view_as_real_copy.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/check_real.h"
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
 
-using at::Scalar;
-using at::ScalarType;
-using at::Tensor;
 using c10::IValue;
-
-bool is_integral(const Tensor& t) {
-  return c10::isIntegralType(t.scalar_type(), /*includeBool=*/true);
-}
-
-ScalarType default_dtype() {
-  return c10::typeMetaToScalarType(c10::get_default_dtype());
-}
 
 // Through the dispatcher, as some of the kernels are above autograd, and an operand may be on the
 // CPU: a number in a tensor's clothes.
@@ -83,7 +69,7 @@ ScalarType result_type(const Tensor& self, const Other& other) {
 
 // `like` is on the device; of two operands one can be a number of the CPU.
 Tensor quotient(const Tensor& self, const Tensor& other, ScalarType dtype, const Tensor& like) {
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const Below below;
   const auto sent = [&](const Tensor& t, ScalarType to) { return t.to(like.device(), to); };
   const Tensor dividend = sent(self, dtype);
   if (other.is_complex()) return dividend.mul(sent(other, dtype).reciprocal());
@@ -174,7 +160,7 @@ void shift(Call& call) {
       const bool is_number = call.tensor(i).unsafeGetTensorImpl()->is_wrapped_number();
       const Tensor other = call.tensor(1 - i);
       if (C10_UNLIKELY(is_number) && is_integral(other)) {
-        const at::AutoDispatchBelowADInplaceOrView below;
+        const Below below;
         call[i] = at::full({}, call.tensor(i).item(), other.options());
       }
     }
@@ -270,6 +256,13 @@ void of_integers(Call& call) {
   call.proceed();
 }
 
+// Two tensors of bool, of which XLA has no such function.
+void of_bools(Call& call) {
+  const auto is_bool = [&](size_t i) { return call.tensor(i).scalar_type() == ScalarType::Bool; };
+  if (C10_UNLIKELY(is_bool(0) && is_bool(1))) convert(call, 0, 2, default_dtype());
+  call.proceed();
+}
+
 // ---- concatenation
 
 // Tensors of one dimension without elements are left out, but take part in the promotion.
@@ -315,7 +308,6 @@ void override_normalisations(c10::DispatchKey key) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, sum_in_int64<2>, "cumprod cumsum");
   remedy(xla, sum_in_int64<-1>, "trace");
@@ -336,9 +328,10 @@ void install() {
   remedy(xla, compare_with_number<false>, "eq.Scalar ne.Scalar");
   remedy(xla, compare_with_number<true>, "ge.Scalar gt.Scalar le.Scalar lt.Scalar");
   remedy(xla, of_bool,
-         "acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp expm1 isnan log log10 "
-         "log1p log2 logit reciprocal rsqrt sigmoid sin sinh sqrt tan tanh");
-  remedy(xla, of_integers, "logsumexp");
+         "acos acosh asin asinh atan atanh cos cosh erf exp expm1 isnan log log10 log1p log2 logit "
+         "reciprocal rsqrt sigmoid sin sinh sqrt tan tanh");
+  remedy(xla, of_bools, "atan2");
+  remedy(xla, of_integers, "erfc erfinv logsumexp native_dropout_backward");
   remedy(xla, concatenate, "cat");
   remedy(xla, divide, "div.Tensor");
   remedy(xla, divide_by_number, "div.Scalar");
@@ -350,7 +343,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_result_dtypes_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_result_dtypes_install)

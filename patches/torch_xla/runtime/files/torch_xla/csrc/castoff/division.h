@@ -41,8 +41,6 @@ enum class Rounding { kTrunc, kFloor };
 // Each operator is one node, of torch_xla's kernel.
 namespace division {
 
-using at::Tensor;
-
 inline Tensor add(const Tensor& t, const Tensor& other, int64_t factor = 1) {
   return at::_ops::add_Tensor::redispatch(kXla, t, other, factor);
 }

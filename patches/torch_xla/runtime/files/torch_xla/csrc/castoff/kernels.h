@@ -26,6 +26,10 @@
 
 namespace castoff {
 
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+
 inline constexpr c10::DispatchKeySet kXla(c10::DispatchKey::XLA);
 
 // An XLA tensor as torch_xla's own kernels get it: no wrapper of any transform around it.
@@ -164,10 +168,11 @@ class Overridden {
   static inline std::optional<PresentKernel> kernel_;
 };
 
-// For the entry point of a topic, which Python calls once: nullptr, or what went wrong.
+// For an entry point of a topic, which Python calls once: nullptr, or what went wrong.
 template <class Install>
 const char* put_in_place(const Install& install) {
   static std::string error;
+  const QuietOverride quiet;
   try {
     install();
     return nullptr;
@@ -178,3 +183,9 @@ const char* put_in_place(const Install& install) {
 }
 
 }  // namespace castoff
+
+// The entry point of a topic that needs no more than castoff::install.
+#define CASTOFF_ENTRY_POINT(name)                                        \
+  extern "C" __attribute__((visibility("default"))) const char* name() { \
+    return castoff::put_in_place(castoff::install);                      \
+  }

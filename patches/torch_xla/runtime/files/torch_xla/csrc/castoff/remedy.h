@@ -3,16 +3,19 @@
 
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/CPUFallback.h>
 
-#include <initializer_list>
 #include <utility>
 
 #include "torch_xla/csrc/castoff/kernels.h"
 
 namespace castoff {
+
+// For what a kernel asks of other operators, which are below autograd as it is.
+using Below = at::AutoDispatchBelowADInplaceOrView;
 
 inline bool is_tensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined();
@@ -22,18 +25,21 @@ inline bool is_tensor(const c10::IValue& value) {
 class Call {
  public:
   Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack,
-       const PresentKernel& overridden)
+       size_t size, const PresentKernel& overridden)
       : op_(op),
         keys_(keys),
         stack_(stack),
-        first_(stack.size() - op.schema().arguments().size()),
+        size_(size),
+        first_(stack.size() - size),
         overridden_(overridden) {}
 
   const c10::OperatorHandle& op() const { return op_; }
 
-  size_t size() const { return op_.schema().arguments().size(); }
+  size_t size() const { return size_; }
   c10::IValue& operator[](size_t i) { return stack_[first_ + i]; }
   const at::Tensor& tensor(size_t i) { return (*this)[i].toTensor(); }
+  c10::IValue* begin() { return stack_.data() + first_; }
+  c10::IValue* end() { return begin() + size(); }
 
   // Lets the overridden kernel answer, with the arguments as they are now.
   void proceed() { overridden_.callBoxed(op_, keys_, &stack_); }
@@ -56,7 +62,7 @@ class Call {
   const c10::OperatorHandle& op_;
   const c10::DispatchKeySet keys_;
   torch::jit::Stack& stack_;
-  const size_t first_;
+  const size_t size_, first_;
   const PresentKernel& overridden_;
 };
 
@@ -66,31 +72,23 @@ using Remedy = void (*)(Call&);
 class Remedied final : public c10::OperatorKernel {
  public:
   Remedied(const c10::OperatorHandle& op, c10::DispatchKey key, Remedy remedy)
-      : overridden_(present_kernel(op, key)), remedy_(remedy) {}
+      : overridden_(present_kernel(op, key)),
+        arguments_(op.schema().arguments().size()),
+        remedy_(remedy) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-    Call call(op, keys, *stack, overridden_);
+    Call call(op, keys, *stack, arguments_, overridden_);
     remedy_(call);
   }
 
  private:
   const PresentKernel overridden_;
+  const size_t arguments_;
   const Remedy remedy_;
 };
 
-struct Operator {
-  const char* name;
-  const char* overload;
-};
-
-inline void remedy(torch::Library& xla, Remedy remedy, std::initializer_list<Operator> operators) {
-  for (const Operator& op : operators) {
-    override_kernel<Remedied>(xla, c10::DispatchKey::XLA, op.name, op.overload, remedy);
-  }
-}
-
-// The same for a list like "add.Tensor mm", and any key.
+// Puts the remedy before the present kernel of each operator of a list like "add.Tensor mm".
 inline void remedy(torch::Library& library, Remedy remedy, const char* operators,
                    c10::DispatchKey key = c10::DispatchKey::XLA) {
   each_operator(operators, [&](const char* name, const char* overload) {

@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 #include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
@@ -18,27 +20,25 @@ inline at::Tensor widened(const at::Tensor& t) {
 
 // The arguments that are tensors of a half dtype, in float32.
 inline void widen(Call& call) {
-  for (size_t i = 0; i < call.size(); ++i) {
-    if (is_half_tensor(call[i])) call[i] = cast(call.tensor(i), at::ScalarType::Float);
+  for (c10::IValue& argument : call) {
+    if (is_half_tensor(argument)) argument = cast(argument.toTensor(), at::ScalarType::Float);
   }
 }
 
 // Rounds the results of the answered call that are float32.
 inline void round(Call& call, at::ScalarType dtype) {
   for (size_t i = 0; i < call.results(); ++i) {
-    if (!call.result(i).isTensor()) continue;
-    const at::Tensor& result = call.result(i).toTensor();
-    if (result.defined() && result.scalar_type() == at::ScalarType::Float) {
-      call.result(i) = cast(result, dtype);
+    c10::IValue& result = call.result(i);
+    if (is_tensor(result) && result.toTensor().scalar_type() == at::ScalarType::Float) {
+      result = cast(result.toTensor(), dtype);
     }
   }
 }
 
 inline bool have_dtype(Call& call, at::ScalarType dtype) {
-  for (size_t i = 0; i < call.size(); ++i) {
-    if (is_tensor(call[i]) && call.tensor(i).scalar_type() != dtype) return false;
-  }
-  return true;
+  return std::all_of(call.begin(), call.end(), [=](const c10::IValue& argument) {
+    return !is_tensor(argument) || argument.toTensor().scalar_type() == dtype;
+  });
 }
 
 // Operands of one half dtype in float32, and the results in that dtype.
@@ -49,6 +49,21 @@ inline void compute_wide(Call& call) {
   widen(call);
   call.proceed();
   round(call, dtype);
+}
+
+// The same above autograd, so that the gradients are computed so, too; of dtypes that are met.
+template <bool (*is_met)(at::ScalarType)>
+void compute_wide_with_gradients(Call& call) {
+  const at::ScalarType dtype = call.tensor(0).scalar_type();
+  if (C10_LIKELY(!is_met(dtype)) || !have_dtype(call, dtype)) return call.proceed();
+  for (c10::IValue& argument : call) {
+    if (is_half_tensor(argument)) argument = argument.toTensor().to(at::ScalarType::Float);
+  }
+  call.proceed();
+  for (size_t i = 0; i < call.results(); ++i) {
+    c10::IValue& result = call.result(i);
+    if (is_tensor(result)) result = result.toTensor().to(dtype);
+  }
 }
 
 }  // namespace castoff

@@ -34,7 +34,6 @@ void clamp_bounds(Call& call) {
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, clamp_bounds<1>, "slice_copy.Tensor");
   remedy(xla, clamp_bounds<2>, "slice_scatter");
@@ -43,7 +42,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_slice_bounds_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_slice_bounds_install)

@@ -1,7 +1,6 @@
 // Infinities, NaN, zeros with a sign and the points where a function has a corner, as on the CPU.
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/clamp_ops.h>
@@ -17,8 +16,8 @@
 #include <limits>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/check_real.h"
 #include "torch_xla/csrc/castoff/division.h"
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
@@ -30,11 +29,6 @@
 
 namespace castoff {
 namespace {
-
-using at::Scalar;
-using at::ScalarType;
-using at::Tensor;
-using Below = at::AutoDispatchBelowADInplaceOrView;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -156,6 +150,7 @@ void remainder_by_number(Call& call) {
 // formula subtracts infinities.
 void log_sigmoid(Call& call) {
   const Tensor self = call.tensor(0);
+  check_no_integers(call);
   call.proceed();
   const Below below;
   const Tensor x = widened(self);
@@ -190,6 +185,7 @@ Tensor filled_up_to(const Scalar& threshold, const Tensor& of, const Tensor& sel
 void threshold(Call& call) {
   const Tensor self = call.tensor(0);
   check_real(call);
+  check_no_bools(call);
   if (!is_floating(self)) return call.proceed();
   call.answer(filled_up_to(call[1].toScalar(), self, self, call[2].toScalar()));
 }
@@ -221,8 +217,7 @@ void threshold_backward(Call& call) {
 // self, lambd: 0 has the sign of self.
 void softshrink(Call& call) {
   const Tensor self = call.tensor(0);
-  check_real(call);
-  if (!is_floating(self)) return call.proceed();
+  check_floats(call);
   const Below below;
   const Scalar lambda = call[1].toScalar();
   const Tensor x = widened(self);
@@ -231,7 +226,6 @@ void softshrink(Call& call) {
 }
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, clamp, "clamp");
   remedy(xla, clamp_at<true>, "clamp_min");
@@ -252,7 +246,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_special_values_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_special_values_install)

@@ -24,7 +24,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
 using lazy_ir::Node;
 using lazy_ir::OpKind;
 using lazy_ir::Value;
@@ -157,7 +156,7 @@ Tensor view(c10::DispatchKeySet keys, const Tensor& self, c10::SymIntArrayRef si
 }  // namespace
 
 void install_fused_projections(torch::Library& xla) {
-  remedy(xla, unbind, {{"aten::unbind_copy", "int"}});
+  remedy(xla, unbind, "unbind_copy.int");
   View::by(xla, view);
 }
 

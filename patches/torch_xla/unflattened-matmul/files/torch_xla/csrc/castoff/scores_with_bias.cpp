@@ -28,7 +28,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
 using lazy_ir::OpKind;
 using lazy_ir::Value;
 using Sizes = std::vector<int64_t>;
@@ -220,8 +219,8 @@ void softmax_backward(Call& call) {
 }  // namespace
 
 void install_scores_with_bias(torch::Library& xla) {
-  remedy(xla, softmax, {{"aten::_softmax", ""}});
-  remedy(xla, softmax_backward, {{"aten::_softmax_backward_data", ""}});
+  remedy(xla, softmax, "_softmax");
+  remedy(xla, softmax_backward, "_softmax_backward_data");
 }
 
 }  // namespace castoff

@@ -27,7 +27,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
@@ -149,7 +148,6 @@ class Unflattened final : public OverrideKernel {
 };
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", DispatchKey::XLA);
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::mm", "", size_t{0});
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
@@ -160,7 +158,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_unflattened_matmul_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_unflattened_matmul_install)

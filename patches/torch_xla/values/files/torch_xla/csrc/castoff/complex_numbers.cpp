@@ -1,13 +1,11 @@
 // Complex numbers.
 //
 // torch_xla brings complex128 to the CPU without its imaginary parts. Every way there is one of
-// five operators, which have them brought as float64 here. Of means, variances and norms it raises,
-// and of decompositions the results are wrong.
+// five operators, which have them brought as float64 here. Of means and variances it raises.
 
-#include "torch_xla/csrc/castoff/complex_numbers.h"
+#include "torch_xla/csrc/castoff/values.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_to_copy_ops.h>
 #include <ATen/ops/kaiser_window.h>
@@ -15,25 +13,17 @@
 #include <ATen/ops/var.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real_copy.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/ScalarType.h>
 
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
-using Below = at::AutoDispatchBelowADInplaceOrView;
-
-bool is_complex(const Tensor& t) {
-  return c10::isComplexType(t.scalar_type());
-}
 
 // ---- the way to the CPU
 
@@ -52,7 +42,7 @@ Tensor fetched(const Tensor& t) {
 // self, dtype, layout, device, …: what is false of a complex number is 0, not its real part alone.
 void to_copy(Call& call) {
   const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  if (C10_LIKELY(!self.is_complex())) return call.proceed();
   const ScalarType dtype = call[1].isNone() ? self.scalar_type() : call[1].toScalarType();
   if (dtype == ScalarType::Bool) {
     const Below below;
@@ -142,14 +132,14 @@ Tensor spread_of(Call& call) {
 
 template <bool root>
 void spread(Call& call) {
-  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
+  if (C10_LIKELY(!call.tensor(0).is_complex())) return call.proceed();
   const Below below;
   call.answer(spread_of<root>(call));
 }
 
 template <bool root>
 void spread_and_mean(Call& call) {
-  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
+  if (C10_LIKELY(!call.tensor(0).is_complex())) return call.proceed();
   const Below below;
   call.answer(spread_of<root>(call), call.tensor(0).mean(dims_of(call[1]), call[3].toBool()));
 }
@@ -157,7 +147,7 @@ void spread_and_mean(Call& call) {
 // self, unbiased
 void std_of_all(Call& call) {
   const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  if (C10_LIKELY(!self.is_complex())) return call.proceed();
   const Below below;
   call.answer(variance(self, {}, at::Scalar(call[1].toBool() ? 1 : 0), false).sqrt());
 }
@@ -165,44 +155,35 @@ void std_of_all(Call& call) {
 // self, dim, unbiased, keepdim
 void std_of_dims(Call& call) {
   const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  if (C10_LIKELY(!self.is_complex())) return call.proceed();
   const at::Scalar correction(call[2].toBool() ? 1 : 0);
   const Below below;
   call.answer(variance(self, dims_of(call[1]), correction, call[3].toBool()).sqrt());
 }
 
-// self, p, …, dtype: the norm of the magnitudes.
-template <int dtype>
-void norm(Call& call) {
-  const Tensor self = call.tensor(0);
-  if (C10_UNLIKELY(is_complex(self))) {
-    const Below below;
-    call[0] = self.abs();
-    if (dtype >= 0 && !call[dtype].isNone()) {
-      call[dtype] = c10::toRealValueType(call[dtype].toScalarType());
-    }
-  }
-  call.proceed();
-}
-
 void is_nan(Call& call) {
   const Tensor self = call.tensor(0);
-  if (C10_LIKELY(!is_complex(self))) return call.proceed();
+  if (C10_LIKELY(!self.is_complex())) return call.proceed();
   const Below below;
   call.answer(at::view_as_real_copy(self).isnan().any(-1));
 }
 
 // ---- others
 
-void on_the_cpu_if_complex(Call& call) {
-  if (C10_LIKELY(!is_complex(call.tensor(0)))) return call.proceed();
-  call.on_the_cpu();
+// self: torch_xla gives the magnitude of a complex number as a complex number.
+void magnitude(Call& call) {
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  check_no_bools(call);
+  call.proceed();
+  if (C10_LIKELY(!c10::isComplexType(dtype))) return;
+  const Below below;
+  call.result() = at::view_as_real_copy(call.result().toTensor()).select(-1, 0);
 }
 
 // size, number, dtype, …: torch_xla takes complex128 for the dtype of a number of Python's.
 void full(Call& call) {
   if (C10_UNLIKELY(call[1].toScalar().isComplex() && call[2].isNone())) {
-    const ScalarType real = c10::typeMetaToScalarType(c10::get_default_dtype());
+    const ScalarType real = default_dtype();
     call[2] = c10::toComplexType(real);
   }
   call.proceed();
@@ -237,11 +218,8 @@ void mend_complex_numbers(torch::Library& xla) {
   remedy(xla, spread<false>, "var.correction");
   remedy(xla, spread_and_mean<false>, "var_mean.correction");
   remedy(xla, spread_and_mean<true>, "std_mean.correction");
-  remedy(xla, norm<-1>, "norm.Scalar norm.ScalarOpt_dim");
-  remedy(xla, norm<2>, "norm.ScalarOpt_dtype");
-  remedy(xla, norm<4>, "norm.ScalarOpt_dim_dtype linalg_vector_norm");
   remedy(xla, is_nan, "isnan");
-  remedy(xla, on_the_cpu_if_complex, "linalg_inv_ex _linalg_slogdet _linalg_svd");
+  remedy(xla, magnitude, "abs");
   remedy(xla, full, "full");
   remedy(xla, kaiser_window<1>, "kaiser_window");
   remedy(xla, kaiser_window<2>, "kaiser_window.periodic");

@@ -1,90 +1,69 @@
-// Calls that torch refuses for the dtypes of their tensors.
+// Calls that torch refuses for the dtypes of their tensors, and what XLA does not have.
 //
 // torch_xla computes them in the integer dtype, where leaky_relu multiplies by 0 and a sum of
 // losses has no fractions, or its graph does not compile, with all that is pending in it.
 
-#include "torch_xla/csrc/castoff/refused_dtypes.h"
-
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
 
-#include "torch_xla/csrc/castoff/check_real.h"
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/values.h"
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
 
 void of_floats(Call& call) {
   check_no_integers(call);
   call.proceed();
 }
 
-// Of integers, an image of bytes alone.
-void of_images(Call& call) {
-  if (call.tensor(0).scalar_type() != ScalarType::Byte) check_no_integers(call);
-  call.proceed();
-}
-
 void of_numbers(Call& call) {
-  TORCH_CHECK_NOT_IMPLEMENTED(call.tensor(0).scalar_type() != ScalarType::Bool,
-                              call.op().schema().name(),
-                              ": not implemented for Bool, as on the CPU.");
+  check_no_bools(call);
   call.proceed();
 }
 
-// self, …, dtype: of integers where that is a floating-point one.
-template <int dtype>
-void norm(Call& call) {
-  if (dtype < 0 || call[dtype].isNone()) check_no_integers(call);
+void of_reals(Call& call) {
+  check_real(call);
   call.proceed();
 }
 
-[[noreturn]] void refuse(const Call& call, ScalarType found, ScalarType other) {
-  TORCH_CHECK(false, call.op().schema().name(), ": expected operands of the same dtype, but got ",
-              found, " and ", other, ". Convert one of them first.");
-}
-
-// Integers beside floating-point numbers; of two floating-point dtypes see mixed-operands.
-template <int position>
-void of_one_kind(Call& call) {
-  const ScalarType self = call.tensor(0).scalar_type();
-  const ScalarType other = call.tensor(position).scalar_type();
-  const auto is_integral = [](ScalarType dtype) { return c10::isIntegralType(dtype, true); };
-  if (C10_UNLIKELY(self != other && (is_integral(self) || is_integral(other)))) {
-    refuse(call, self, other);
-  }
+void of_real_floats(Call& call) {
+  check_floats(call);
   call.proceed();
 }
 
-// A source that loses its fractions in self.
-template <int position>
-void of_source(Call& call) {
-  const ScalarType self = call.tensor(0).scalar_type();
-  const ScalarType source = call.tensor(position).scalar_type();
-  if (C10_UNLIKELY(!c10::canCast(source, self))) refuse(call, self, source);
+[[noreturn]] void sparse_tensor(Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op().schema().name(), ": expected an operator of dense tensors, as XLA has no ",
+      "sparse ones. Convert on the CPU, x.cpu().to_sparse(), or ask for a dense gradient.");
+}
+
+[[noreturn]] void half_complex(Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, call.op().schema().name(), ": expected complex64 or complex128, as XLA has no ",
+      "complex numbers of float16. Use x.cfloat(), or torch.complex of float32 tensors.");
+}
+
+void complex_of_parts(Call& call) {
+  if (C10_UNLIKELY(call.tensor(0).scalar_type() == ScalarType::Half)) half_complex(call);
   call.proceed();
 }
 
 }  // namespace
 
-void refuse_dtypes(torch::Library& xla) {
+void refuse_dtypes(torch::Library& xla, torch::Library& autograd) {
   remedy(xla, of_floats,
-         "_linalg_svd _log_softmax _softmax celu "
-         "cholesky elu frac gelu glu hardshrink hardsigmoid hardswish leaky_relu linalg_inv_ex "
-         "log_sigmoid_forward mish nll_loss_forward nll_loss2d_forward selu silu "
-         "soft_margin_loss softplus softshrink upsample_trilinear3d");
-  remedy(xla, of_images, "upsample_bilinear2d");
-  remedy(xla, of_numbers, "abs ceil floor hardtanh round threshold trunc");
-  remedy(xla, norm<-1>, "norm.Scalar norm.ScalarOpt_dim");
-  remedy(xla, norm<2>, "norm.ScalarOpt_dtype");
-  remedy(xla, norm<4>, "norm.ScalarOpt_dim_dtype linalg_vector_norm");
-  remedy(xla, of_one_kind<1>, "_softmax_backward_data triangular_solve");
-  remedy(xla, of_one_kind<2>, "masked_scatter put");
-  remedy(xla, of_one_kind<3>, "scatter.reduce scatter.src scatter_add scatter_reduce.two");
-  remedy(xla, of_source<3>, "index_add index_copy");
+         "celu cholesky elu frac hardshrink leaky_relu mish selu silu soft_margin_loss "
+         "upsample_trilinear3d");
+  remedy(xla, of_real_floats, "hardsigmoid hardswish");
+  remedy(xla, of_reals, "fmod.Scalar fmod.Tensor max_unpool2d max_unpool3d");
+  remedy(xla, of_numbers, "ceil floor hardtanh round trunc");
+  remedy(xla, sparse_tensor,
+         "_to_sparse _to_sparse.sparse_dim _to_sparse_bsc _to_sparse_bsr _to_sparse_csc "
+         "_to_sparse_csr");
+  remedy(autograd, sparse_tensor, "embedding_sparse_backward", kAutograd);
+  remedy(xla, complex_of_parts, "complex view_as_complex_copy");
+  remedy(autograd, half_complex, "chalf", kAutograd);
 }
 
 }  // namespace castoff

@@ -4,10 +4,9 @@
 // scale that it is given, and computes in float32. Padding by the element at the edge refuses
 // negative numbers.
 
-#include "torch_xla/csrc/castoff/resampling.h"
+#include "torch_xla/csrc/castoff/values.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index_add.h>
@@ -18,15 +17,12 @@
 #include <optional>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
-using at::Tensor;
-using Below = at::AutoDispatchBelowADInplaceOrView;
 
 // What an interpolation takes of one dimension: for each result the elements `low` and `high`,
 // with the weight of the second.
@@ -189,6 +185,7 @@ void upsample_bilinear(Call& call) {
   const bool align = call[2].toBool();
   const auto sizes = sizes_of(call, self.sizes(), 1, 3);
   const bool are_bytes = dtype == ScalarType::Byte;
+  if (!are_bytes) check_no_integers(call);
   if (C10_LIKELY((align || are_multiples(sizes)) && !are_bytes)) return compute_wide(call);
   const Below below;
   const Tensor wide = are_bytes ? self.to(ScalarType::Float) : widened(self);

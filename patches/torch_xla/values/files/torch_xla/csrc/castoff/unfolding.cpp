@@ -4,10 +4,9 @@
 // torch's for unfold is the gradient of unfold, the sum over the windows: elements between windows
 // become 0, and those that several windows share a multiple. Here they are written, not added.
 
-#include "torch_xla/csrc/castoff/unfolding.h"
+#include "torch_xla/csrc/castoff/values.h"
 
 #include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/permute_copy.h>
@@ -25,7 +24,6 @@
 namespace castoff {
 namespace {
 
-using at::Tensor;
 using at::functionalization::ViewMeta;
 namespace functional = at::functionalization::impl;
 
@@ -37,7 +35,7 @@ struct Windows {
   // The base with what was written to its windows: `written`, which may have been read before.
   Tensor put_back(const Tensor& base, const Tensor& written) const {
     const at::AutoDispatchSkipFunctionalize bare;
-    const at::AutoDispatchBelowADInplaceOrView below;
+    const Below below;
     const Tensor values = flattened(written);
     const int64_t count = written.size(dim);
     const auto integers = base.options().dtype(at::kLong);

@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "torch_xla/csrc/castoff/check_real.h"
+#include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/read_by_losses.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -23,8 +23,6 @@
 
 namespace castoff {
 namespace {
-
-using at::ScalarType;
 
 // ---- what losses read
 
@@ -169,7 +167,7 @@ void mse_loss(Call& call) {
 
 // self, dim, half_to_float
 void softmax(Call& call) {
-  check_real(call);
+  check_floats(call);
   if (C10_LIKELY(!is_half_tensor(call[0]))) return call.proceed();
   const ScalarType dtype = call[2].toBool() ? ScalarType::Float : call.tensor(0).scalar_type();
   widen(call);
@@ -191,7 +189,6 @@ void softmax_backward(Call& call) {
 // ---- registration
 
 void install() {
-  const QuietOverride quiet;
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, noted<reduce_wide<1>>, "mean");
   remedy(xla, noted<reduce_wide<3>>, "mean.dim");
@@ -212,7 +209,4 @@ void install() {
 }  // namespace
 }  // namespace castoff
 
-// Puts the kernels in place; nullptr, or what went wrong. Call it once.
-extern "C" __attribute__((visibility("default"))) const char* castoff_wide_reductions_install() {
-  return castoff::put_in_place(castoff::install);
-}
+CASTOFF_ENTRY_POINT(castoff_wide_reductions_install)

@@ -205,7 +205,6 @@ torch::Library& kernels() {
 }
 
 void install() {
-  const ::castoff::QuietOverride quiet;
   torch::Library& library = kernels();
   register_matmuls(library);
   register_einsum(library);
@@ -232,7 +231,6 @@ extern "C" __attribute__((visibility("default"))) const char* castoff_wide_weigh
 // Puts those of functions of weights in place, of which a process without a grad_dtype has none.
 extern "C" __attribute__((visibility("default"))) const char* castoff_wide_functions_install() {
   return castoff::put_in_place([&] {
-    const castoff::QuietOverride quiet;
     torch_xla::wide_weight_grad::register_functions(torch_xla::wide_weight_grad::kernels());
   });
 }

@@ -1,9 +1,0 @@
-// Writes through `unfold`: unfolding.cpp.
-
-#pragma once
-
-namespace castoff {
-
-void mend_unfolding();
-
-}  // namespace castoff
