@@ -280,7 +280,7 @@ def nextafter(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(torch.isnan(x) | torch.isnan(y), torch.full_like(x, math.nan), moved)
 
 
-def linalg_cross(x: Tensor, y: Tensor, dim: int) -> Tensor:
+def cross(x: Tensor, y: Tensor, dim: int) -> Tensor:
     x, y = promoted(x, y)
     if x.dim() != y.dim() or x.shape[dim] != 3 or y.shape[dim] != 3:
         return NotImplemented  # an error of torch
