@@ -187,6 +187,11 @@ RESULTS = {
     "isin, many": lambda at: torch.isin(at(torch.arange(99)), at(torch.arange(50, 400, 3))),
     "mode": lambda at: at(INDEX).mode(),
     "median of NaN": lambda at: at(SPECIAL).median(),
+    "places of zeros of either sign": lambda at: [
+        function(at(torch.tensor(row)), 0)
+        for function in (torch.median, torch.nanmedian, torch.mode)
+        for row in ([3.0, 0.0, -0.0, 2.0], [0.0, 0.0, -0.0], [5.0, -0.0, 0.0, 0.0, -0.0, -3.0])
+    ],
     "aminmax": lambda at: at(X).aminmax(dim=2),
     "cumprod of int64": lambda at: at(INDEX + 1).cumprod(1),
     "cummin": lambda at: at(INDEX).cummin(1),
@@ -695,6 +700,8 @@ REFUSED = {
     "unfold": lambda: F.unfold(WHOLE.to(DEVICE), 2),
     "huber_loss": lambda: F.huber_loss(WHOLE.to(DEVICE), WHOLE.to(DEVICE)),
     "median": lambda: COMPLEX.to(DEVICE).median(),
+    "nansum of floats in integers": lambda: X.to(DEVICE).nansum(dtype=torch.int64),
+    "nansum of floats in complex numbers": lambda: X.to(DEVICE).nansum(dtype=torch.complex64),
     "isin": lambda: torch.isin(WHOLE.bool().to(DEVICE), WHOLE.bool().to(DEVICE)),
     "signbit": lambda: torch.signbit(COMPLEX.to(DEVICE)),
 }
@@ -704,6 +711,13 @@ REFUSED = {
 def test_dtypes_that_torch_refuses(call):
     with pytest.raises((NotImplementedError, RuntimeError)):
         call()
+
+
+@passes_on_stock
+def test_a_nansum_in_a_narrow_dtype_is_rounded_once():
+    numbers = torch.tensor([1.7, float("nan"), 2.6, 0.9])
+    found, expected = (numbers.to(device).nansum(dtype=torch.bfloat16) for device in (DEVICE, "cpu"))
+    assert torch.equal(found.cpu(), expected)
 
 
 @passes_on_stock

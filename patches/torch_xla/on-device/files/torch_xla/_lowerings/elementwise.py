@@ -12,7 +12,7 @@ from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import as_floating, integral, only, promoted
+from .common import as_floating, integral, only, promoted, wide_of
 from .instructions import bitcast, instruction
 
 _LN2 = math.log(2)
@@ -103,11 +103,14 @@ def logaddexp2(x: Tensor, y: Tensor) -> Tensor:
 
 
 def nansum(x: Tensor, dim: Optional[Sequence[int]], keepdim: bool, dtype: Optional[torch.dtype]) -> Tensor:
-    if x.is_complex():
+    is_refused = x.is_floating_point() and not (dtype or x.dtype).is_floating_point
+    if x.is_complex() or is_refused:
         return NotImplemented
     if x.is_floating_point():
         x = torch.where(torch.isnan(x), torch.zeros_like(x), x)
-    return torch.sum(x, dim if dim is None or len(dim) else None, keepdim, dtype=dtype)
+    # In float32, but of the numbers that the narrow dtype holds.
+    found = wide_of(x if dtype is None else x.to(dtype)).sum(dim or None, keepdim)
+    return found if dtype is None else found.to(dtype)
 
 
 def vdot(x: Tensor, y: Tensor) -> Tensor:

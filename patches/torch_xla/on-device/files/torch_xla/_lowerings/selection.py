@@ -12,12 +12,18 @@ _COUNTED = 1024
 """Positions in a sequence up to so long are counted; in a longer one they are found by bisection."""
 
 
+def _order(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """x sorted, and the places of its elements. Zeros of either sign are equal; XLA's sort has -0 before 0."""
+    keys = torch.where(x == 0, torch.zeros_like(x), x) if x.is_floating_point() else x
+    return torch.sort(keys, dim=dim, stable=True)
+
+
 def _kth(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, Tensor]:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-    values, index = torch.sort(x, dim=dim, stable=True)
+    index = _order(x, dim)[1]
     size = x.shape[dim]
-    wanted = torch.full_like(values.narrow(dim, 0, 1), (size - 1) // 2, dtype=torch.int64)
+    wanted = torch.full_like(index.narrow(dim, 0, 1), (size - 1) // 2)
     if x.is_floating_point():
         is_nan = torch.isnan(x)
         nans = is_nan.sum(dim, keepdim=True)
@@ -25,7 +31,8 @@ def _kth(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, 
             wanted = torch.div((size - nans - 1).clamp(min=0), 2, rounding_mode="floor")
         else:
             first_nan = is_nan.to(torch.int32).argmax(dim, keepdim=True)
-    found, places = torch.gather(values, dim, wanted), torch.gather(index, dim, wanted)
+    places = torch.gather(index, dim, wanted)
+    found = torch.gather(x, dim, places)
     if x.is_floating_point():
         hit = nans == size if ignore_nan else nans > 0
         found = torch.where(hit, torch.full_like(found, float("nan")), found)
@@ -62,14 +69,15 @@ def mode(x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     dim, size = dim % x.dim(), x.shape[dim]
-    values, index = torch.sort(x, dim=dim, stable=True)
+    values, index = _order(x, dim)
     number = torch.arange(size, device=x.device).reshape([-1] + [1] * (x.dim() - 1 - dim)).expand(x.shape)
     before = torch.cat([values.narrow(dim, 0, 1), values.narrow(dim, 0, size - 1)], dim)
     starts = torch.where((values != before) | (number == 0), number, torch.zeros_like(number))
     length = number - _running(starts, dim, torch.maximum)
     longest = length.amax(dim, keepdim=True)
     end = torch.where(length == longest, number, torch.full_like(number, size)).amin(dim, keepdim=True)
-    found, places = torch.gather(values, dim, end), torch.gather(index, dim, end)
+    places = torch.gather(index, dim, end)
+    found = torch.gather(x, dim, places)
     return (found, places) if keepdim else (found.squeeze(dim), places.squeeze(dim))
 
 
