@@ -264,11 +264,11 @@ def sizes_that_change(device):
     """A compiled function with dynamic=True, of batches and sentences of several lengths, and its gradients"""
     backend = "openxla" if device.type == "xla" else "eager"
     torch.manual_seed(0)
-    embedding, project = nn.Embedding(12, 8).to(device), nn.Linear(8, 8).to(device)
+    embedding, norm, project = (m.to(device) for m in (nn.Embedding(12, 8), nn.LayerNorm(8), nn.Linear(8, 8)))
 
     @torch.compile(backend=backend, dynamic=True)
     def attend(words):
-        x = project(embedding(words)).unflatten(-1, (2, 4)).transpose(1, 2)
+        x = project(norm(embedding(words))).unflatten(-1, (2, 4)).transpose(1, 2)
         x = F.scaled_dot_product_attention(x, x, x, is_causal=True).transpose(1, 2).flatten(2)
         return project(x) @ embedding.weight.T
 
@@ -278,7 +278,7 @@ def sizes_that_change(device):
         scores = attend(words)
         F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
         results.append(scores)
-    return results, embedding.weight.grad, project.weight.grad, project.bias.grad
+    return results, [p.grad for m in (embedding, norm, project) for p in m.parameters()]
 
 
 def recurrent_layers(device):

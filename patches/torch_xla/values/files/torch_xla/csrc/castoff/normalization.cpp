@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -55,11 +56,32 @@ void layer_norm_of_nothing(Call& call) {
   call.answer(result.to(input.scalar_type()), statistic, statistic.clone());
 }
 
+// The formula, of tensors that torch.compile(dynamic=True) traces: torch's own for XLA asks for
+// their number of elements. Above autograd.
+void layer_norm_of_symbolic_sizes(Call& call) {
+  const ScalarType dtype = call.tensor(0).scalar_type();
+  const Tensor input = is_half(dtype) ? call.tensor(0).to(ScalarType::Float) : call.tensor(0);
+  std::vector<int64_t> dims(call[1].toList().size());
+  if (static_cast<int64_t>(dims.size()) > input.dim()) return call.proceed();  // which refuses it
+  std::iota(dims.begin(), dims.end(), -static_cast<int64_t>(dims.size()));
+  const Tensor mean = input.mean(dims, /*keepdim=*/true);
+  const Tensor centered = input - mean;
+  const Tensor variance = centered.square().mean(dims, /*keepdim=*/true);
+  const Tensor inverse = (variance + call[4].toDouble()).rsqrt();
+  Tensor result = centered * inverse;
+  if (is_tensor(call[2])) result = result * call.tensor(2);
+  if (is_tensor(call[3])) result = result + call.tensor(3);
+  call.answer(result.to(dtype), mean, inverse);
+}
+
 // input, normalized_shape, …: on a TPU tokens in rows that fill no tiles, as the 28 x 28 of a Swin,
 // are one dimension, since each row would be padded. Not what was permuted, as ConvNeXt's, which
 // has the layout of a convolution.
 void layer_norm(Call& call) {
   const Tensor input = call.tensor(0);
+  if (C10_UNLIKELY(input.unsafeGetTensorImpl()->has_symbolic_sizes_strides())) {
+    return layer_norm_of_symbolic_sizes(call);
+  }
   if (C10_UNLIKELY(input.numel() == 0)) return layer_norm_of_nothing(call);
   const bool is_padded = is_for_tpu() && is_half(input.scalar_type()) && input.dim() > 3 &&
                          call[1].toIntVector().size() == 1 && input.size(-2) % kTileRows != 0 &&
