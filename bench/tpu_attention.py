@@ -136,7 +136,7 @@ def main(
             f"{error.summary}: expected {error.expected}, found {error.found}. {error.next_step}"
         ) from error
     if write:
-        MEASURED.write_text(compact_json.dumps(found, depth=3), encoding="utf-8")
+        MEASURED.write_text(compact_json.dumps(found, depth=2), encoding="utf-8")
     worse = {
         (topology, name, column, unit): f"{figures[unit]:,}, stock {row['stock'][unit]:,}"
         for topology, rows in found.items()

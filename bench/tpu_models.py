@@ -375,7 +375,7 @@ def main(
         return
     if write:
         record = merged(record, recorded)
-        MEASURED.write_text(compact_json.dumps(record, depth=3), encoding="utf-8")
+        MEASURED.write_text(compact_json.dumps(record, depth=2), encoding="utf-8")
         for path, new in {DOCUMENT: table(record), README: sentence(record)}.items():
             put(path, BEGIN, END, new)
     print(table(record).removeprefix(BEGIN).removesuffix(END).strip(), *misses(record), sep="\n")
