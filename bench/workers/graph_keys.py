@@ -12,6 +12,7 @@ from pathlib import Path
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "ir"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch_xla
