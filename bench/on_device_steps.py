@@ -15,7 +15,7 @@ from shared.pages import put
 from shared.side_by_side import run
 
 WORKER = Path(__file__).parent / "workers" / "on_device_worker.py"
-DOCUMENT = WORKER.parent.parent / "docs" / "on-device.md"
+DOCUMENT = WORKER.parents[2] / "docs" / "on-device.md"
 BEGIN = "<!-- steps: made by bench/on_device_steps.py --write -->\n"
 END = "<!-- steps: end -->"
 

@@ -24,7 +24,7 @@ from shared.costs import Cost, show
 from shared.side_by_side import all_but, need_valgrind, run, run_all
 
 PROGRAM = Path(__file__).parent / "workers" / "wide_gradients.py"
-MEASURED = PROGRAM.parent / "measured" / "weight_grad_error.json"
+MEASURED = PROGRAM.parents[1] / "measured" / "weight_grad_error.json"
 MAX_ERROR = 1e-6
 TOLERANCE = 1.25
 """The ratio allowed between an error and the recorded one: the order of additions depends on the processor."""
