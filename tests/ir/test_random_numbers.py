@@ -232,7 +232,7 @@ COMPILED = {
 @fails_on_stock
 @pytest.mark.parametrize("function", COMPILED.values(), ids=COMPILED.keys())
 def test_a_compiled_function_draws_the_same_when_it_is_first_called(function):
-    """And one draw is the same as without torch.compile; 2.8 draws several in another order."""
+    """And the same as without torch.compile, but that 2.8 draws several in another order."""
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="openxla")
     x, found = torch.ones(64, device=DEVICE), []
@@ -241,7 +241,7 @@ def test_a_compiled_function_draws_the_same_when_it_is_first_called(function):
         found.append([called(x).cpu(), called(x).cpu()])
         torch_xla.sync()
     assert all(map(torch.equal, *found[:2]))
-    if function is not COMPILED["several draws"]:
+    if function is not COMPILED["several draws"] or torch.__version__ >= "2.9":
         torch.testing.assert_close(found[0][0], found[2][0])
 
 

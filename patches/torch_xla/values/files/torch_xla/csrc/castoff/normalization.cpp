@@ -41,13 +41,18 @@ void batch_norm(Call& call) {
   for (auto& [statistic, wide] : written) statistic.copy_(wide);
 }
 
+// A normalised input by the weight and plus the bias, which are arguments 2 and 3 where they are.
+Tensor scaled(Call& call, Tensor result) {
+  if (is_tensor(call[2])) result = result * call.tensor(2);
+  if (is_tensor(call[3])) result = result + call.tensor(3);
+  return result;
+}
+
 // input, normalized_shape, weight, bias, eps. torch's formula for XLA gives results that are not
 // differentiable. Above autograd.
 void layer_norm_of_nothing(Call& call) {
   const Tensor input = call.tensor(0);
-  Tensor result = input.clone();
-  if (is_tensor(call[2])) result = result * call.tensor(2);
-  if (is_tensor(call[3])) result = result + call.tensor(3);
+  const Tensor result = scaled(call, input.clone());
   auto shape = input.sizes().vec();
   const auto normalized = static_cast<int64_t>(call[1].toIntVector().size());
   if (normalized > input.dim()) return call.proceed();  // which refuses it
@@ -68,9 +73,7 @@ void layer_norm_of_symbolic_sizes(Call& call) {
   const Tensor centered = input - mean;
   const Tensor variance = centered.square().mean(dims, /*keepdim=*/true);
   const Tensor inverse = (variance + call[4].toDouble()).rsqrt();
-  Tensor result = centered * inverse;
-  if (is_tensor(call[2])) result = result * call.tensor(2);
-  if (is_tensor(call[3])) result = result + call.tensor(3);
+  const Tensor result = scaled(call, centered * inverse);
   call.answer(result.to(dtype), mean, inverse);
 }
 
