@@ -9,6 +9,7 @@
 #   ci/sign.lock           what signs releases, from ci/sign.in
 #   bench/chart.lock       what the README's charts are drawn with, from bench/chart.in
 #   docs/requirements.lock what the site is built with, from docs/requirements.in
+#   castoff/upstream/upstream_tests.lock what upstream's own tests run with, from the .in beside it
 #   docker/*.lock          what the training image is installed from and with, from the .in beside each
 #   docker/*.packages      Debian's packages in the images; on Debian 12 only, whose archive says the versions
 #   pins/*-tpu*.lock       the TPU compilers of each pin: the libtpu, jax and jaxlib under [runtime], and those under
@@ -19,12 +20,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-lock() { # input, output, more options
-  local input=$1 output=$2
+lock() { # input, output, more options; $oldest is the first CPython that it is for
+  local input=$1 output=$2 oldest=${oldest:-3.11}
   shift 2
-  .venv/bin/uv pip compile --upgrade --universal --python-version 3.11 --format pylock.toml --quiet \
+  .venv/bin/uv pip compile --upgrade --universal --python-version "$oldest" --format pylock.toml --quiet \
     "$input" --output-file "$work/pylock.toml" "$@"
-  .venv/bin/python ci/hashes.py "$work/pylock.toml" >"$output"
+  .venv/bin/python ci/hashes.py "$work/pylock.toml" "$oldest" >"$output"
 }
 
 relist() { # list of Debian's packages, a name=version a line
@@ -43,6 +44,8 @@ lock ci/models.in ci/models.lock --constraint ci/requirements.lock --override <(
 lock ci/sign.in ci/sign.lock
 lock bench/chart.in bench/chart.lock
 lock docs/requirements.in docs/requirements.lock
+# Earlier pins have CPython 3.10, too.
+oldest=3.10 lock castoff/upstream/upstream_tests.in castoff/upstream/upstream_tests.lock
 lock docker/tools.in docker/tools.lock
 lock docker/train.in docker/train.lock
 # shellcheck source=/dev/null
