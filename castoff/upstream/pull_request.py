@@ -231,9 +231,9 @@ class _Staging:
     """Upstream's tree with topics applied, one after the other."""
 
     def __init__(self, tree: Path, version: str, context: Context) -> None:
-        self._tree = tree
+        self.tree = tree
         self._version = version
-        self._context = context
+        self.context = context
         self._repository = Repository(tree, context.runner)
         self.headers: list[str] = []  # the C++ headers that the topics add or change
 
@@ -241,20 +241,20 @@ class _Staging:
         """Apply a topic to the tree, as upstream gets it; return the new files and the changed ones."""
         topic = recipe.topic
         pin = self._pin(topic)
-        paths = set(apply_to_checkout(topic, pin, self._tree, self._context.runner))
+        paths = set(apply_to_checkout(topic, pin, self.tree, self.context.runner))
         extra = topic.folder / "upstream" / "tree"
         for source in sorted(path for path in extra.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
             path = source.relative_to(extra).as_posix()
-            (self._tree / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, self._tree / path)
+            (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, self.tree / path)
             paths.add(path)
         for path in recipe.drop:
             if path not in paths:
                 raise _recipe_error(recipe, f"`drop` names files of the topic, not {path}", "no such file")
-            (self._tree / path).unlink()
+            (self.tree / path).unlink()
             paths.remove(path)
         # Upstream's own files that only upstream's change touches.
-        paths |= {path for one in recipe.replace for path in one.files if (self._tree / path).is_file()}
+        paths |= {path for one in recipe.replace for path in one.files if (self.tree / path).is_file()}
         self._write_otherwise(recipe, sorted(paths))
         self.headers += sorted(path for path in paths if path.endswith(".h"))
         tracked = set(self._repository.git("ls-files", "-z", "--", *sorted(paths)).split("\0"))
@@ -262,8 +262,8 @@ class _Staging:
 
     def _pin(self, topic: Topic) -> str:
         pins = best_pins(topic, self._version, whole=True)
-        with self._context.cache.lock("stage-fit"), self._context.cache.scratch("stage-fit") as scratch:
-            (fit,) = try_topics([topic], {topic.key: pins}, self._tree, scratch, self._context.runner)
+        with self.context.cache.lock("stage-fit"), self.context.cache.scratch("stage-fit") as scratch:
+            (fit,) = try_topics([topic], {topic.key: pins}, self.tree, scratch, self.context.runner)
         if fit.failed:
             raise ApplyError(
                 f"{topic.key} does not apply to this tree",
@@ -275,9 +275,9 @@ class _Staging:
 
     def _write_otherwise(self, recipe: Recipe, paths: Sequence[str]) -> None:
         major, minor = (int(part) for part in self._version.split(".")[:2])
-        texts = {path: (self._tree / path).read_text(encoding="utf-8") for path in paths}
+        texts = {path: (self.tree / path).read_text(encoding="utf-8") for path in paths}
         for path, text in written_otherwise(recipe, texts, (major, minor)).items():
-            (self._tree / path).write_text(text, encoding="utf-8")
+            (self.tree / path).write_text(text, encoding="utf-8")
 
     def commit(self, recipe: Recipe, paths: Sequence[str], author: Mapping[str, str]) -> str:
         """Commit the topic; return the commit.
@@ -393,16 +393,12 @@ def stage(
         copy = Repository(tree, context.runner)
         copy.git("checkout", "--quiet", "--detach", base)
         chosen = _environment(python, version, found[0].project, root, context)
-        staged = _stage_all(
-            recipes,
-            tree,
-            version,
-            python=chosen,
-            stock=stock.absolute() if stock is not None else None,
-            compile_cpp=compile_cpp,
-            author=author,
-            context=context,
-        )
+        staging = _Staging(tree, version, context)
+        proof = stock.absolute() if stock is not None else None
+        staged = [
+            _stage_one(one, staging, python=chosen, stock=proof, compile_cpp=compile_cpp, author=author)
+            for one in recipes
+        ]
         files = _write(out, staged, base, version, copy)
         repository.git("fetch", "--quiet", tree, f"HEAD:refs/heads/{branch}")
         if push is not None:
@@ -411,44 +407,16 @@ def stage(
     _report(staged, branch, checkout, files, push=push, console=console)
 
 
-def _stage_all(
-    recipes: Sequence[Recipe],
-    tree: Path,
-    version: str,
-    *,
-    python: Path,
-    stock: Path | None,
-    compile_cpp: bool,
-    author: Mapping[str, str],
-    context: Context,
-) -> list[Staged]:
-    staging = _Staging(tree, version, context)
-    return [
-        _stage_one(
-            recipe,
-            staging,
-            tree,
-            python=python,
-            stock=stock,
-            compile_cpp=compile_cpp,
-            author=author,
-            context=context,
-        )
-        for recipe in recipes
-    ]
-
-
 def _stage_one(
     recipe: Recipe,
     staging: _Staging,
-    tree: Path,
     *,
     python: Path,
     stock: Path | None,
     compile_cpp: bool,
     author: Mapping[str, str],
-    context: Context,
 ) -> Staged:
+    tree, context = staging.tree, staging.context
     console = context.console
     with console.step("lay", f"{recipe.topic.key} on upstream's tree"):
         new, changed = staging.lay(recipe)
