@@ -2,6 +2,7 @@
 
 import torch
 import torch_xla
+from torch.utils._pytree import tree_leaves
 from torch_xla.debug import metrics
 
 
@@ -12,6 +13,12 @@ def on_the_device(program):
     found = program()
     assert metrics.executed_fallback_ops() == []
     return found
+
+
+def on_the_cpu(results):
+    """The tensors of results on the CPU; what is on XLA is computed in one graph."""
+    tensors = [t.detach() for t in tree_leaves(results)]
+    return tensors if tensors[0].device.type == "cpu" else torch_xla._XLAC._xla_get_cpu_tensors(tensors)
 
 
 def with_gradient(function, x):

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 import torch_xla
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
 from tensors import DEVICE, bf16, f16, f32
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils._pytree import tree_map
@@ -244,15 +243,3 @@ def test_compiled():
     found = torch.compile(program, backend="openxla")(x.to(DEVICE), q.to(DEVICE))
     assert [t.dtype for t in found] == [f32, f32, bf16]
     torch.testing.assert_close(found[0].cpu(), x.float().exp())
-
-
-@passes_on_stock
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_castoff_disable_leaves_stock():
-    code = """
-import torch, torch_xla
-with torch.autocast("xla"):
-    print(torch.ones(2, device="xla").bfloat16().exp().dtype)
-"""
-    assert completed("-c", code, CASTOFF_DISABLE="autocast-lists").stdout.split()[-1] == "torch.bfloat16"

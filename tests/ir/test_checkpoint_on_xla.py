@@ -12,7 +12,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.utils.checkpoint
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed, forked
+from other_process import forked
 from tensors import DEVICE, bf16, f32
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -302,15 +302,6 @@ assert not torch.xla._is_in_bad_fork()
 @fails_on_stock
 def test_forks():
     forked("-c", FORK)
-
-
-@fails_on_stock
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_switched_off():
-    """Without the topic it is as stock."""
-    program = "import torch, torch_xla; print(hasattr(torch, 'xla'), hasattr(torch_xla, '_castoff'))"
-    assert completed("-c", program, CASTOFF_DISABLE="checkpoint-on-xla").stdout.split() == ["False", "True"]
 
 
 # ---- wide gradients

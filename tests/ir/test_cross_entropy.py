@@ -1,9 +1,12 @@
 """cross_entropy as one node, and its gradient as another: patches/torch_xla/cross-entropy."""
 
+import itertools
+
 import pytest
 import torch
 import torch_xla
 from ir_text import hlo, ir
+from lowered import on_the_cpu
 from marks import fails_on_stock
 from tensors import DEVICE, bf16, f16, f32, f64, random
 from torch.nn import functional as F
@@ -11,7 +14,13 @@ from torch.utils.checkpoint import checkpoint
 
 INF, NAN = float("inf"), float("nan")
 
-SIZES = ((8, 5), (6, 1), (1, 7), (3, 5, 4), (2, 5, 3, 4), (2, 3, 2, 2, 3))
+REDUCTIONS = ("none", "mean", "sum")
+SIZES = ((6, 1), (1, 7), (3, 5, 4), (2, 3, 2, 2, 3))
+of_sizes_and_dtypes = pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [*((s, f32) for s in SIZES), *itertools.product(((8, 5), (2, 5, 3, 4)), (f32, f64, bf16, f16))],
+    ids=str,
+)
 
 
 def targets(sizes, seed=1, classes=None):
@@ -20,24 +29,26 @@ def targets(sizes, seed=1, classes=None):
 
 
 def differentiated(device, scores, target, grad=None, wide=None, **options):
-    """The loss and the scores' gradient, on the CPU; computed in the dtype ``wide``, if that is given."""
+    """The loss and the scores' gradient; computed in the dtype ``wide``, if that is given."""
     scores = scores.detach().clone().to(device).requires_grad_()
     options = {name: v.to(device) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
     if wide is not None:
         options = {name: v.to(wide) if isinstance(v, torch.Tensor) else v for name, v in options.items()}
     loss = F.cross_entropy(scores if wide is None else scores.to(wide), target.to(device), **options)
     loss.backward(torch.ones_like(loss) if grad is None else grad.to(loss))
-    return loss.detach().cpu(), scores.grad.cpu()
+    return loss.detach(), scores.grad
 
 
-def assert_as_the_cpu(scores, target, **options):
-    """Of bfloat16 and float16 as the CPU computes float32."""
+def assert_as_the_cpu(scores, *calls):
+    """Losses and gradients of calls, each a target and options; of bfloat16 and float16 as the CPU computes float32."""
     half = scores.dtype in (bf16, f16)
-    found = differentiated(DEVICE, scores, target, **options)
-    expected = differentiated("cpu", scores, target, wide=f32 if half else None, **options)
-    assert [t.dtype for t in found] == [scores.dtype] * 2
+    found, expected = [], []
+    for target, options in calls:
+        found += differentiated(DEVICE, scores, target, **options)
+        expected += differentiated("cpu", scores, target, wide=f32 if half else None, **options)
     tolerance = {"rtol": 1.0e-2, "atol": 1e-3} if half else {"rtol": 2e-6, "atol": 2e-7}
-    for mine, other in zip(found, expected, strict=True):
+    for mine, other in zip(on_the_cpu(found), expected, strict=True):
+        assert mine.dtype is scores.dtype
         torch.testing.assert_close(mine, other.to(mine.dtype), equal_nan=True, **tolerance)
 
 
@@ -92,17 +103,21 @@ def test_bfloat16_is_rounded_once():
 # ---- values
 
 
-@pytest.mark.parametrize("dtype", (f32, f64, bf16, f16), ids=str)
-@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_as_the_cpu(dtype, reduction, sizes):
+def of_every_reduction(target, dtype):
+    """The options of a call for each reduction, with the gradient of its loss."""
+    for reduction in REDUCTIONS:
+        grad = random(*target.shape, dtype=dtype, seed=5) if reduction == "none" else torch.tensor(1.5, dtype=dtype)
+        yield {"reduction": reduction, "grad": grad}
+
+
+@of_sizes_and_dtypes
+def test_as_the_cpu(sizes, dtype):
     scores, target = random(*sizes, dtype=dtype) * 3, targets(sizes)
-    weight = (torch.arange(sizes[1]) / 2 + 0.5).to(dtype)
-    grad = random(*target.shape, dtype=dtype, seed=5) if reduction == "none" else torch.tensor(1.5, dtype=dtype)
+    weighted = {"weight": (torch.arange(sizes[1]) / 2 + 0.5).to(dtype), "ignore_index": 0}
     target[0] = -100
-    assert_as_the_cpu(scores, target, grad=grad, reduction=reduction)
-    target[target == -100] = 0
-    assert_as_the_cpu(scores, target, grad=grad, reduction=reduction, ignore_index=0, weight=weight)
+    shown = target.clamp(min=0)
+    calls = [((target, options), (shown, {**options, **weighted})) for options in of_every_reduction(target, dtype)]
+    assert_as_the_cpu(scores, *itertools.chain(*calls))
 
 
 @fails_on_stock
@@ -118,23 +133,20 @@ def test_smoothed_labels_are_in_the_same_node(dtype):
     assert text.count("bf16[8,16] convert") == (dtype == bf16)
 
 
-@pytest.mark.parametrize("dtype", (f32, f64, bf16, f16), ids=str)
-@pytest.mark.parametrize("reduction", ("none", "mean", "sum"))
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_smoothed_labels_are_as_the_cpu(dtype, reduction, sizes):
+@of_sizes_and_dtypes
+def test_smoothed_labels_are_as_the_cpu(sizes, dtype):
     scores, target = random(*sizes, dtype=dtype) * 3, targets(sizes)
-    grad = random(*target.shape, dtype=dtype, seed=5) if reduction == "none" else torch.tensor(1.5, dtype=dtype)
-    options = {"grad": grad, "reduction": reduction}
-    assert_as_the_cpu(scores, target, **options, label_smoothing=0.1)
-    target[0] = -100
-    for smoothing in (0.3, 1.0):  # it is in the graph's key
-        assert_as_the_cpu(scores, target, **options, label_smoothing=smoothing)
+    ignored = target.clone()
+    ignored[0] = -100
+    cases = ((target, 0.1), (ignored, 0.3), (ignored, 1.0))  # how much is in the graph's key
+    each = itertools.product(of_every_reduction(target, dtype), cases)
+    assert_as_the_cpu(scores, *((of, {**options, "label_smoothing": much}) for options, (of, much) in each))
 
 
 def test_smoothed_labels_of_large_scores():
     """In float32 of scores near 1e4: what is lost is what the scores themselves have lost."""
     scores, target = random(64, 32, dtype=f32) + 1e4, targets((64, 32))
-    found, grad = differentiated(DEVICE, scores, target, label_smoothing=0.1)
+    found, grad = on_the_cpu(differentiated(DEVICE, scores, target, label_smoothing=0.1))
     expected, of_scores = differentiated("cpu", scores, target, wide=f64, label_smoothing=0.1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(grad, of_scores, rtol=1e-5, atol=1e-8)
@@ -142,7 +154,8 @@ def test_smoothed_labels_of_large_scores():
 
 def test_smoothing_of_weighted_classes_is_torchs():
     scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, 1])
-    assert_as_the_cpu(scores, target, label_smoothing=0.1, weight=torch.tensor([0.5, 1.0, 2.0]), reduction="sum")
+    weight = torch.tensor([0.5, 1.0, 2.0])
+    assert_as_the_cpu(scores, (target, {"label_smoothing": 0.1, "weight": weight, "reduction": "sum"}))
 
 
 def test_gradients_of_the_gradient_of_smoothed_labels():
@@ -156,10 +169,10 @@ def test_gradients_of_the_gradient_of_smoothed_labels():
 
 
 def test_every_target_is_ignored():
-    scores = random(4, 3, dtype=f32)
-    for reduction in ("none", "mean", "sum"):
-        assert_as_the_cpu(scores, torch.full((4,), -100), reduction=reduction)
-        assert_as_the_cpu(scores, torch.full((4,), 2), reduction=reduction, ignore_index=2, weight=torch.ones(3))
+    weighted = {"ignore_index": 2, "weight": torch.ones(3)}
+    calls = ((torch.full((4,), -100), {}), (torch.full((4,), 2), weighted))
+    each = itertools.product(REDUCTIONS, calls)
+    assert_as_the_cpu(random(4, 3, dtype=f32), *((t, {**options, "reduction": r}) for r, (t, options) in each))
 
 
 def test_infinite_scores():
@@ -167,26 +180,24 @@ def test_infinite_scores():
     scores = random(5, 4, dtype=f32)
     scores[0, 1] = scores[1, :2] = -INF
     target = torch.tensor([0, 3, 1, 2, 0])
-    for reduction in ("none", "mean", "sum"):
-        assert_as_the_cpu(scores, target, reduction=reduction)
-        assert_as_the_cpu(scores, target.clamp(max=1), reduction=reduction)
-        assert_as_the_cpu(scores, target, reduction=reduction, label_smoothing=0.1)
+    calls = ((target, {}), (target.clamp(max=1), {}), (target, {"label_smoothing": 0.1}))
+    each = itertools.product(REDUCTIONS, calls)
+    assert_as_the_cpu(scores, *((t, {**options, "reduction": r}) for r, (t, options) in each))
     scores[2, 0], scores[3], scores[4] = INF, -INF, NAN
-    assert_as_the_cpu(scores, target, reduction="none")
-    assert_as_the_cpu(scores, target, reduction="none", label_smoothing=0.1)
+    assert_as_the_cpu(scores, *((target, {"reduction": "none", "label_smoothing": much}) for much in (0.0, 0.1)))
 
 
 def test_an_ignored_class_with_infinite_scores():
     scores = random(4, 3, dtype=f32)
     scores[:, 0] = -INF
-    for reduction in ("none", "mean", "sum"):
-        assert_as_the_cpu(scores, torch.tensor([0, 1, 2, 0]), reduction=reduction, ignore_index=0)
+    target = torch.tensor([0, 1, 2, 0])
+    assert_as_the_cpu(scores, *((target, {"reduction": r, "ignore_index": 0}) for r in REDUCTIONS))
 
 
 def test_large_scores_lose_nothing():
     """A loss of 1e-4 beside scores of 1e4, which the difference of a logarithm and a score would not have."""
     scores = torch.tensor([[1e4, 1e4 - 9, 0.0], [-1e4, -1e4 - 9, -2e4]])
-    assert_as_the_cpu(scores, torch.tensor([0, 0]), reduction="none")
+    assert_as_the_cpu(scores, (torch.tensor([0, 0]), {"reduction": "none"}))
 
 
 def test_targets_that_there_are_not():
@@ -194,7 +205,7 @@ def test_targets_that_there_are_not():
     scores, weight = random(4, 3, dtype=f32), torch.tensor([1.0, 2.0, 3.0])
     beyond, ignored = torch.tensor([0, 3, -1, 2**32 + 1]), torch.tensor([0, -100, -100, -100])
     for options in ({}, {"weight": weight}, {"reduction": "none"}, {"reduction": "sum"}):
-        found = differentiated(DEVICE, scores, beyond, **options)
+        found = on_the_cpu(differentiated(DEVICE, scores, beyond, **options))
         for mine, other in zip(found, differentiated("cpu", scores, ignored, **options), strict=True):
             torch.testing.assert_close(mine, other)
 
@@ -203,7 +214,7 @@ def test_targets_that_there_are_not():
 def test_bfloat16_is_as_exact_as_it_can_be():
     """The loss of bfloat16 scores is the float64 one, rounded."""
     scores, target = random(64, 1000) * 4, targets((64, 1000))
-    found, grad = differentiated(DEVICE, scores, target, reduction="sum")
+    found, grad = on_the_cpu(differentiated(DEVICE, scores, target, reduction="sum"))
     exact, exact_grad = differentiated("cpu", scores, target, wide=f64, reduction="sum")
     assert found == exact.to(bf16)
     assert torch.equal(grad, exact_grad)
@@ -241,14 +252,14 @@ def test_one_graph_serves_two_ignored_classes():
     """ignore_index is in the graph's key."""
     scores, target = random(4, 3, dtype=f32), torch.tensor([0, 1, 2, 0])
     for ignored in (0, 1, 2, -100):
-        assert_as_the_cpu(scores, target, ignore_index=ignored)
+        assert_as_the_cpu(scores, (target, {"ignore_index": ignored}))
 
 
 def test_other_calls_are_torchs():
     scores, target = random(4, 3, dtype=f32), torch.tensor([0, 2, 1, -100])
-    assert_as_the_cpu(scores, target, label_smoothing=-0.1)
-    assert_as_the_cpu(scores, torch.softmax(random(4, 3, dtype=f32, seed=3), 1))
-    assert_as_the_cpu(scores[0], torch.tensor(1))
+    of_classes = torch.softmax(random(4, 3, dtype=f32, seed=3), 1)
+    assert_as_the_cpu(scores, (target, {"label_smoothing": -0.1}), (of_classes, {}))
+    assert_as_the_cpu(scores[0], (torch.tensor(1), {}))
 
 
 @pytest.mark.since("2.9", "targets of a wrong shape that do not end the process")
@@ -260,7 +271,7 @@ def test_targets_of_a_wrong_shape():
 
 
 def test_an_empty_batch():
-    for reduction in ("none", "mean", "sum"):
+    for reduction in REDUCTIONS:
         found = F.cross_entropy(
             torch.zeros(0, 3).to(DEVICE), torch.zeros(0, dtype=torch.int64).to(DEVICE), reduction=reduction
         )

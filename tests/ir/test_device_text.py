@@ -26,7 +26,10 @@ def test_the_device_of_a_tensor():
 
 
 @pytest.mark.default_pin
-@pytest.mark.parametrize(("run", "disabled"), [(forked, ""), (completed, "device-text")], ids=["on", "off"])
-def test_the_virtual_device(run, disabled):
-    output = run("-c", PROGRAM, XLA_USE_SPMD="1", CASTOFF_DISABLE=disabled).stdout
-    assert "Device: SPMD:0\n" in output
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [(forked, {}), pytest.param(completed, {"CASTOFF_DISABLE": "device-text"}, marks=pytest.mark.slow)],
+    ids=["on", "off"],
+)
+def test_the_virtual_device(run, options):
+    assert "Device: SPMD:0\n" in run("-c", PROGRAM, XLA_USE_SPMD="1", **options).stdout

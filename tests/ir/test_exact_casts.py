@@ -461,12 +461,6 @@ def test_functionalization_off(tmp_path):
     assert "failed" not in output
 
 
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_disabled():
-    assert "xla::cast" in run("-c", ROUND_TRIP, CASTOFF_DISABLE="exact-casts")
-
-
 SELF_TEST = """
 import torch, torch_xla, torch_xla.debug.metrics as met
 x = torch.ones(4, 6, dtype=torch.bfloat16, device=torch_xla.device())

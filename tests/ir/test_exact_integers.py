@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch_xla
+from compared import assert_all_same, assert_same
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
 from tensors import DEVICE
@@ -27,14 +28,6 @@ def integers(dtype):
     return torch.cat([a, multiple, multiple - 1]).to(dtype), torch.cat([b, b, b]).to(dtype)
 
 
-def assert_same(*results):
-    """Pairs of a tensor on XLA and one of the CPU; all are computed in one graph."""
-    found = torch_xla._XLAC._xla_get_cpu_tensors([x for x, _ in results])
-    for f, (_, e) in zip(found, results, strict=True):
-        assert f.dtype == e.dtype
-        assert torch.equal(f, e)
-
-
 def quotients(a, b):
     floor, trunc = {"rounding_mode": "floor"}, {"rounding_mode": "trunc"}
     return [a // b, torch.div(a, b, **floor), torch.div(a, b, **trunc), a.clone().div_(b, **floor)]
@@ -47,7 +40,7 @@ def test_operands_of_the_cpu_are_sent(dtype, on_xla):
     # Of another length each: stock has one key for x / y and y / x (graph-identity).
     given = torch.tensor([7, -7, 8, 6][on_xla:]).to(dtype), torch.tensor([2, 2, -3, 4][on_xla:]).to(dtype)
     found = quotients(*(x.to(DEVICE) if i == on_xla else x for i, x in enumerate(given)))[:3]
-    assert_same(*zip(found, quotients(*given)[:3], strict=True))
+    assert_all_same(found, quotients(*given)[:3])
 
 
 @fails_on_stock
@@ -57,17 +50,15 @@ def test_a_power_of_two_is_a_shift(dtype):
     x = torch.tensor([info.min, info.min + 1, -9, -8, -1, 0, 1, 7, 8, info.max - 1, info.max], dtype=dtype)
     on_xla = x.to(DEVICE)
     assert ("shift" in ir(on_xla // 8)) == (torch.__version__ >= "2.6")
-    assert_same(*((on_xla // 2**bits, x // 2**bits) for bits in range(info.bits - 1)))
-    assert_same(
-        *((torch.div(on_xla, 4, rounding_mode=m), torch.div(x, 4, rounding_mode=m)) for m in ("floor", "trunc"))
-    )
+    assert_same([lambda x, bits=bits: x // 2**bits for bits in range(info.bits - 1)], x)
+    assert_same([lambda x, m=m: torch.div(x, 4, rounding_mode=m) for m in ("floor", "trunc")], x)
 
 
 @fails_on_stock
 @pytest.mark.parametrize("dtype", (i64, i32), ids=str)
 def test_every_bit(dtype):
     a, b = integers(dtype)
-    assert_same(*zip(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b), strict=True))
+    assert_all_same(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b))
 
 
 @fails_on_stock
@@ -82,14 +73,14 @@ def test_every_bit_as_a_tpu_divides():
     finally:
         trace_for_tpu(False)
     assert "addcdiv" not in ir(found[0])
-    assert_same(*zip(found, quotients(a, b), strict=True))
+    assert_all_same(found, quotients(a, b))
 
 
 @passes_on_stock
 @pytest.mark.parametrize("dtype", (i16, i8, u8), ids=str)
 def test_narrow_integers_are_stock(dtype):
     a, b = integers(dtype)
-    assert_same(*zip(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b), strict=True))
+    assert_all_same(quotients(a.to(DEVICE), b.to(DEVICE)), quotients(a, b))
 
 
 @fails_on_stock
@@ -101,14 +92,14 @@ def test_numbers_and_mixed_operands():
     def all_of(a, narrow, byte):
         return [a // 3, a // -3, (2**40) // a, narrow // 7, narrow // byte, a // narrow, a[0] // narrow, a // a[3]]
 
-    assert_same(*zip(all_of(a.to(DEVICE), narrow.to(DEVICE), byte.to(DEVICE)), all_of(a, narrow, byte), strict=True))
+    assert_all_same(all_of(a.to(DEVICE), narrow.to(DEVICE), byte.to(DEVICE)), all_of(a, narrow, byte))
 
 
 @fails_on_stock
 @pytest.mark.since("2.6", "torch.unravel_index")
 def test_unravel_index():
     flat, shape = torch.tensor([100000001, 2**40 + 7]), (2**21 + 1, 3, 2**21)
-    assert_same(*zip(torch.unravel_index(flat.to(DEVICE), shape), torch.unravel_index(flat, shape), strict=True))
+    assert_all_same(torch.unravel_index(flat.to(DEVICE), shape), torch.unravel_index(flat, shape))
 
 
 @passes_on_stock
@@ -116,11 +107,8 @@ def test_unravel_index():
 def test_remainders_and_powers_are_stock(dtype):
     a, b = integers(dtype)
     few = torch.tensor([3, 7, -2], dtype=dtype)
-    assert_same(
-        (a.to(DEVICE) % b.to(DEVICE), a % b),
-        (torch.fmod(a.to(DEVICE), b.to(DEVICE)), torch.fmod(a, b)),
-        (few.to(DEVICE) ** 20, few**20),
-    )
+    assert_same([torch.remainder, torch.fmod], a, b)
+    assert_same(lambda x: x**20, few)
 
 
 def bases_and_exponents(dtype):
@@ -138,20 +126,17 @@ def bases_and_exponents(dtype):
 def test_powers_that_overflow(dtype):
     """Modulo two to the power of the dtype's bits, as on the CPU; XLA reads six bits of an exponent."""
     bases, exponents = bases_and_exponents(dtype)
-    here, there = [x.to(DEVICE) for x in (bases, exponents)]
-    in_place = here.clone().pow_(there)
-    assert_same((here**there, bases**exponents), (in_place, bases**exponents))
-    assert_same(*((n**there, n**exponents) for n in (0, 2, 3, 10, 31)))
-    assert_same(*((here**n, bases**n) for n in (0, 2, 7, 8, 31, 33, 64, 100, 127)))
+    assert_same([torch.pow, lambda x, n: x.clone().pow_(n)], bases, exponents)
+    assert_same([lambda x, n=n: n**x for n in (0, 2, 3, 10, 31)], exponents)
+    assert_same([lambda x, n=n: x**n for n in (0, 2, 7, 8, 31, 33, 64, 100, 127)], bases)
 
 
 @fails_on_later_stock
 def test_powers_of_two_dtypes():
     few = torch.tensor([3, 2, -7])
     pairs = [(few.to(a), few.abs().mul(40).to(b)) for a in (i64, i32, u8) for b in (i64, u8)]
-    assert_same(*((a.to(DEVICE) ** b.to(DEVICE), a**b) for a, b in pairs))
-    assert_same((few.to(DEVICE) ** torch.tensor(70).to(DEVICE), few ** torch.tensor(70)))
-    assert_same((few.to(DEVICE) ** torch.tensor(70), few ** torch.tensor(70)))
+    assert_all_same([a.to(DEVICE) ** b.to(DEVICE) for a, b in pairs], [a**b for a, b in pairs])
+    assert_same([torch.pow, lambda x, _: x ** torch.tensor(70)], few, torch.tensor(70))
 
 
 @passes_on_stock

@@ -15,10 +15,22 @@ import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
+from other_process import completed, forked
 from tensors import DEVICE, bf16, f32, f64
 
 fails_on_stock_2_1 = pytest.mark.fails_on_stock("2.1")
+
+#: The IR of a weight's gradient without a cast.
+CLEAN = """\
+%0 = bf16[] prim::Constant()
+%1 = bf16[] aten::expand(%0)
+%2 = bf16[22,66] aten::expand(%1)
+%3 = bf16[22,44] xla::device_data()
+%4 = bf16[44,22] aten::permute(%3)
+%5 = bf16[44,66] aten::mm(%4, %2)
+%6 = bf16[66,44] aten::permute(%5)
+return %6
+"""
 
 _NODE = re.compile(r"^\s*%(\d+) = (\([^()]*\)|\S+) ([\w:]+)\(([^)]*)\)")
 _ELEMENT = re.compile(r"(\w+)\[")
@@ -124,19 +136,7 @@ def test_built_in_bf16(x):
 return %3
 """,
     )
-    assert_expected_inline(
-        backward,
-        """\
-%0 = bf16[] prim::Constant()
-%1 = bf16[] aten::expand(%0)
-%2 = bf16[22,66] aten::expand(%1)
-%3 = bf16[22,44] xla::device_data()
-%4 = bf16[44,22] aten::permute(%3)
-%5 = bf16[44,66] aten::mm(%4, %2)
-%6 = bf16[66,44] aten::permute(%5)
-return %6
-""",
-    )
+    assert backward == CLEAN
     assert module.weight.grad.dtype == bf16
 
 
@@ -184,16 +184,7 @@ def test_three_graphs(x):
     assert "f32" not in ir(loss)
     torch_xla.sync()
     loss.backward()
-    ir(module.weight.grad).expect("""\
-%0 = bf16[] prim::Constant()
-%1 = bf16[] aten::expand(%0)
-%2 = bf16[22,66] aten::expand(%1)
-%3 = bf16[22,44] xla::device_data()
-%4 = bf16[44,22] aten::permute(%3)
-%5 = bf16[44,66] aten::mm(%4, %2)
-%6 = bf16[66,44] aten::permute(%5)
-return %6
-""")
+    assert ir(module.weight.grad) == CLEAN
     torch_xla.sync()
     assert module.weight.grad.dtype == bf16
     torch.testing.assert_close(module.weight.grad.cpu(), x.cpu().float().sum(0).expand(66, 44).to(bf16))
@@ -229,18 +220,6 @@ def test_overwritten_parameters(x, overwrite):
 # ---- the report itself
 
 
-CLEAN = """\
-%0 = bf16[] prim::Constant()
-%1 = bf16[] aten::expand(%0)
-%2 = bf16[22,66] aten::expand(%1)
-%3 = bf16[22,44] xla::device_data()
-%4 = bf16[44,22] aten::permute(%3)
-%5 = bf16[44,66] aten::mm(%4, %2)
-%6 = bf16[66,44] aten::permute(%5)
-return %6
-"""
-
-
 def program_of_the_report(cast_after_init):
     x = torch.ones(22, 44, dtype=bf16, device=DEVICE)
     if cast_after_init:
@@ -269,13 +248,9 @@ def test_case_1_of_the_report_is_as_its_case_2():
 EXAMPLE = Path(__file__).resolve().parents[2] / "patches" / "torch" / "data-setter" / "example-2.1.py"
 
 
-def example(disabled):
-    return completed(EXAMPLE, CASTOFF_DISABLE=disabled).stdout
-
-
 @fails_on_stock_2_1
 def test_the_program_in_the_readme():
-    assert example("") == f"torch.bfloat16\n{CLEAN}"
+    assert forked(EXAMPLE).stdout == f"torch.bfloat16\n{CLEAN}"
 
 
 @pytest.mark.skipif(
@@ -285,7 +260,7 @@ def test_the_program_in_the_readme():
 def test_the_program_in_the_readme_without_the_topic():
     """What the report observed: the gradient goes to float32 and back around the second permute."""
     assert_expected_inline(
-        example("data-setter"),
+        completed(EXAMPLE, CASTOFF_DISABLE="data-setter").stdout,
         """\
 torch.float32
 %0 = bf16[] prim::Constant()
@@ -313,17 +288,7 @@ def test_amp_casts_the_weight_gradient_to_the_weights_dtype():
     assert casts(output) == {("f32", "bf16"): 2}  # the weight and x
     torch_xla.sync()
     output.sum().backward()
-    ir(module.weight.grad).expect("""\
-%0 = bf16[] prim::Constant()
-%1 = bf16[] aten::expand(%0)
-%2 = bf16[22,66] aten::expand(%1)
-%3 = bf16[22,44] xla::device_data()
-%4 = bf16[44,22] aten::permute(%3)
-%5 = bf16[44,66] aten::mm(%4, %2)
-%6 = bf16[66,44] aten::permute(%5)
-%7 = f32[66,44] xla::cast(%6)
-return %7
-""")
+    assert ir(module.weight.grad) == CLEAN.replace("return %6", "%7 = f32[66,44] xla::cast(%6)\nreturn %7")
     assert module.weight.dtype == module.weight.grad.dtype == f32
 
 

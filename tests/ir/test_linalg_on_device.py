@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
-from lowered import on_the_device, with_gradient
+from lowered import on_the_cpu, on_the_device, with_gradient
 from marks import fails_on_stock
 from other_process import completed
 from tensors import DEVICE
@@ -137,10 +137,6 @@ CHECKED = {
 }
 
 
-def on_the_cpu(results):
-    return [t.cpu() for t in results] if isinstance(results, (tuple, list)) else [results.cpu()]
-
-
 @fails_on_stock
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients_are_those_of_the_cpu(name):
@@ -259,6 +255,7 @@ DEFERRED = """\
 import sys
 import torch, torch_xla
 import torch_xla.debug.metrics as metrics
+from torch_xla import _linalg_errors
 unit, zero = torch.eye(2, device="xla"), torch.zeros(2, 2, device="xla")
 torch_xla.sync()
 metrics.clear_all()
@@ -273,37 +270,28 @@ try:
 except torch.linalg.LinAlgError as error:
     print(error)
 torch_xla.sync()
+_linalg_errors.MOST = 3
+calls = 0
+try:
+    for calls in range(10):
+        torch.linalg.inv(zero)
+except torch.linalg.LinAlgError:
+    print(calls, "calls without a step")
+_linalg_errors.MOST = 1000
+torch_xla.sync()
 torch.linalg.cholesky(torch.stack([unit, zero]))
 """
 
 
 @fails_on_stock
 def test_errors_of_linear_algebra_are_deferred_if_that_is_asked_for(tmp_path):
-    """Of the last step they are told as the process ends."""
+    """Of the last step they are told as the process ends; of a program without steps at a call."""
     program = tmp_path / "program.py"
     program.write_text(DEFERRED, encoding="utf-8")
     ran = completed(program, CASTOFF_DEFER_LINALG_ERRORS="1")
     assert "linalg.inv: The diagonal element 1 is zero" in ran.stdout
-    assert "program.py:11, in a step that has run" in ran.stdout
+    assert "program.py:12, in a step that has run" in ran.stdout
+    assert "3 calls without a step" in ran.stdout
     assert "linalg.cholesky: (Batch element 1): The factorization could not be completed" in ran.stderr
-    assert "program.py:18, in a step that has run" in ran.stderr
+    assert "program.py:28, in a step that has run" in ran.stderr
     assert "linalg.inv" not in ran.stderr
-
-
-DEFERRED_WITHOUT_STEPS = """\
-import torch, torch_xla
-from torch_xla import _linalg_errors
-_linalg_errors.MOST = 3
-zero = torch.zeros(2, 2, device="xla")
-calls = 0
-try:
-    for calls in range(10):
-        torch.linalg.inv(zero)
-except torch.linalg.LinAlgError:
-    print(calls)
-"""
-
-
-@fails_on_stock
-def test_a_program_without_steps_is_told_of_deferred_errors_at_a_call():
-    assert completed("-c", DEFERRED_WITHOUT_STEPS, CASTOFF_DEFER_LINALG_ERRORS="1").stdout.split() == ["3"]

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from compared import check
 from expecttest import assert_expected_inline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,19 +40,6 @@ def data(*shape, dtype=bf16, seed=0):
 def zeros(*shape, dtype=f32):
     """Zeros that are device data, not a constant of the graph."""
     return torch.zeros(shape, dtype=dtype).to(DEVICE)
-
-
-def check(actual, *terms):
-    """``actual`` is the sum of the float64 ``terms``, to the accuracy of its own dtype."""
-    expected = sum(terms[1:], terms[0])
-    actual = actual.cpu()
-    assert actual.shape == expected.shape
-    if not actual.dtype.is_floating_point:
-        assert torch.equal(actual.double(), expected)
-        return
-    # far below what one rounding to bfloat16 (4e-3) or float16 (5e-4) would make
-    scale = expected.abs().max().clamp_min(1.0).item() if expected.numel() else 1.0
-    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=4e-6 * scale)
 
 
 def error_of(call, *tensors):
@@ -89,27 +77,6 @@ ROOT %4 = (f32[512,512]) tuple(%3)
 
 @has_out_dtype
 @fails_on_stock
-def test_mm_out_dtype():
-    (a, xa), (b, xb) = data(4, 8, seed=1), data(8, 6, seed=2)
-    product = torch.mm(xa, xb, out_dtype=f32)
-    assert product.dtype == f32
-    ir(product).expect("""\
-%0 = bf16[8,6] xla::device_data()
-%1 = bf16[4,8] xla::device_data()
-%2 = f32[4,6] xla::dot_general(%1, %0)
-return %2
-""")
-    hlo(product).expect("""\
-%0 = bf16[4,8] parameter(1)
-%1 = bf16[8,6] parameter(0)
-%2 = f32[4,6] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-ROOT %3 = (f32[4,6]) tuple(%2)
-""")
-    check(product, a.double() @ b.double())
-
-
-@has_out_dtype
-@fails_on_stock
 def test_bmm_out_dtype():
     (a, xa), (b, xb) = data(3, 4, 8, seed=1), data(3, 8, 6, seed=2)
     product = torch.bmm(xa, xb, out_dtype=f32)
@@ -126,35 +93,6 @@ return %2
 ROOT %3 = (f32[3,4,6]) tuple(%2)
 """)
     check(product, a.double() @ b.double())
-
-
-@has_out_dtype
-@fails_on_stock
-def test_addmm_out_dtype():
-    (c, xc), (a, xa), (b, xb) = data(6, dtype=f32), data(4, 8, seed=1), data(8, 6, seed=2)
-    result = torch.addmm(xc, xa, xb, out_dtype=f32)
-    ir(result).expect("""\
-%0 = f32[] prim::Constant()
-%1 = f32[6] xla::device_data()
-%2 = bf16[8,6] xla::device_data()
-%3 = bf16[4,8] xla::device_data()
-%4 = f32[4,6] xla::dot_general(%3, %2)
-%5 = f32[4,6] aten::add(%4, %1, %0)
-return %5
-""")
-    hlo(result).expect("""\
-%0 = bf16[4,8] parameter(2)
-%1 = bf16[8,6] parameter(1)
-%2 = f32[4,6] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-%3 = f32[6] parameter(0)
-%4 = f32[] constant(1)
-%5 = f32[6] broadcast(%4), dimensions={}
-%6 = f32[6] multiply(%3, %5)
-%7 = f32[4,6] broadcast(%6), dimensions={1}
-%8 = f32[4,6] add(%2, %7)
-ROOT %9 = (f32[4,6]) tuple(%8)
-""")
-    check(result, c.double() + a.double() @ b.double())
 
 
 @has_out_dtype
@@ -177,30 +115,6 @@ return %9
 """)
     assert "convert" not in hlo(result)
     check(result, 2 * c.double() + 0.5 * (a.double() @ b.double()))
-
-
-@has_out_dtype
-@fails_on_stock
-def test_baddbmm_out_dtype():
-    (c, xc), (a, xa), (b, xb) = (
-        data(1, 6, dtype=f32),
-        data(3, 4, 8, seed=1),
-        data(3, 8, 6, seed=2),
-    )
-    result = torch.baddbmm(xc, xa, xb, out_dtype=f32, alpha=3)
-    ir(result).expect("""\
-%0 = f32[] prim::Constant()
-%1 = f32[1,6] xla::device_data()
-%2 = f32[] xla::device_data()
-%3 = bf16[3,8,6] xla::device_data()
-%4 = bf16[3,4,8] xla::device_data()
-%5 = f32[3,4,6] xla::dot_general(%4, %3)
-%6 = f32[3,4,6] aten::mul(%5, %2)
-%7 = f32[3,4,6] aten::add(%6, %1, %0)
-return %7
-""")
-    assert "convert" not in hlo(result)
-    check(result, c.double() + 3 * (a.double() @ b.double()))
 
 
 @has_out_dtype
@@ -536,7 +450,7 @@ def test_addmm_and_baddbmm_at_random(dtype, batch, m, k, n, self_shape, wide_sel
     keywords = {"out": zeros(*lead, m, n, dtype=wide)} if out else {"out_dtype": wide}
     result = function(xc, xa, xb, beta=beta, alpha=alpha, **keywords)
     assert result.dtype == wide
-    check(result, (beta * c.double()).expand(*lead, m, n), alpha * (a.double() @ b.double()))
+    check(result, (beta * c.double()).expand(*lead, m, n) + alpha * (a.double() @ b.double()))
 
 
 @fails_on_stock

@@ -7,6 +7,7 @@ rounded once, if at all, to what the factor's grad_dtype says.
 import pytest
 import torch
 import torch_xla
+from compared import check
 from ir_text import hlo, ir
 from marks import fails_on_stock, passes_on_stock
 from other_process import forked
@@ -14,20 +15,8 @@ from tensors import DEVICE, bf16, f16, f32, leaf, random, s8, s32
 from torch.autograd import forward_ad
 from torch_xla.core import xla_model as xm
 
-ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtype, relative
-
 has_out_dtype = pytest.mark.since("2.8", "out_dtype= of matrix products")
 narrow_dtypes = pytest.mark.parametrize("dtype", (bf16, f16), ids=("bf16", "f16"))
-
-
-def check(actual, expected):
-    """``actual`` is the float64 ``expected``, rounded once to its own dtype after sums in float32."""
-    torch_xla.sync()  # all that is pending in one compilation
-    assert actual.shape == expected.shape
-    scale = expected.abs().max().clamp_min(1.0).item() if expected.numel() else 1.0
-    torch.testing.assert_close(
-        actual.detach().cpu().double(), expected.detach(), rtol=ROUNDING[actual.dtype], atol=4e-6 * scale
-    )
 
 
 OPERATORS = {

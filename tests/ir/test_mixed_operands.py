@@ -13,7 +13,6 @@ import torch.nn.functional as F
 import torch_xla
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
 from tensors import DEVICE, bf16, f16, f32, f64
 
 NAMES = {"bf16": bf16, "f16": f16, "f32": f32, "f64": f64}
@@ -218,15 +217,20 @@ def outcome(name, dtypes, device):
         return error
 
 
-def check_truth(tensor):
-    """What a tensor on XLA declares is the dtype of its IR and of its HLO, and its graph compiles."""
+def check_truth(tensors):
+    """What tensors on XLA declare are the dtypes of their IR and of their HLO, and their graph compiles."""
+    for tensor in tensors:
+        check_dtype(tensor)
+    torch_xla._XLAC._xla_sync_multi(tensors, [], wait=True, sync_xla_data=False)
+
+
+def check_dtype(tensor):
     text = torch_xla._XLAC._get_xla_tensors_text([tensor])
     (root,) = (line for line in text.splitlines() if re.search(r"\bROOT=0", line))
     assert NAMES[re.search(r" = \(?(\w+)\[", root)[1]] is tensor.dtype, "declared, IR"
     lowered = torch_xla._XLAC._get_xla_tensors_hlo([tensor])
     result = re.search(r"ROOT [^=]+ = \((\w+)\[", lowered[lowered.index("ENTRY") :])[1]
     assert NAMES[result] is tensor.dtype, "declared, HLO"
-    torch_xla._XLAC._xla_sync_multi([tensor], [], wait=True, sync_xla_data=False)
 
 
 def check_values(actual, expected, *dtypes):
@@ -236,20 +240,21 @@ def check_values(actual, expected, *dtypes):
     torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=tolerance)
 
 
-def check(name, dtypes):
-    here, cpu = outcome(name, dtypes, DEVICE), outcome(name, dtypes, "cpu")
-    if isinstance(cpu, Exception) or ((name, dtypes) == REFUSED_BY_ONEDNN and isinstance(here, Exception)):
-        if not isinstance(here, Exception):
-            check_truth(here)
-        return here
-    assert not isinstance(here, Exception), here
-    check_truth(here)
-    if name in OTHER_THAN_CPU:
-        assert here.dtype is torch.promote_types(*dtypes[:2])
-    else:
-        assert here.dtype is cpu.dtype
-        check_values(here, cpu, *dtypes)
-    return here
+def check(name, *cases):
+    """An operation with operands of each case's dtypes; all are computed in one graph."""
+    outcomes = [outcome(name, dtypes, DEVICE) for dtypes in cases]
+    check_truth([here for here in outcomes if not isinstance(here, Exception)])
+    for dtypes, here in zip(cases, outcomes, strict=True):
+        cpu = outcome(name, dtypes, "cpu")
+        if isinstance(cpu, Exception) or ((name, dtypes) == REFUSED_BY_ONEDNN and isinstance(here, Exception)):
+            continue
+        assert not isinstance(here, Exception), here
+        if name in OTHER_THAN_CPU:
+            assert here.dtype is torch.promote_types(*dtypes[:2])
+        else:
+            assert here.dtype is cpu.dtype
+            check_values(here, cpu, *dtypes)
+    return outcomes
 
 
 def name_of(value):
@@ -259,7 +264,7 @@ def name_of(value):
 @fails_on_stock
 @pytest.mark.parametrize(("name", "dtypes"), WRONG_ON_STOCK, ids=name_of)
 def test_promoted_or_refused_as_on_the_cpu(name, dtypes):
-    here = check(name, dtypes)
+    (here,) = check(name, dtypes)
     if isinstance(outcome(name, dtypes, "cpu"), Exception):
         assert isinstance(here, RuntimeError) and "dtype" in str(here)
 
@@ -267,11 +272,9 @@ def test_promoted_or_refused_as_on_the_cpu(name, dtypes):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_sweep(name):
     """One operand of another dtype, in every place, and the gradients of each."""
-    count = len(OPERATIONS[name]) - 1
-    for usual, other in ((bf16, f32), (f32, bf16), (bf16, f16), (f32, f64)):
-        for place in range(count):
-            dtypes = tuple(other if i == place else usual for i in range(count))
-            check(name, dtypes)
+    places = range(len(OPERATIONS[name]) - 1)
+    pairs = product(((bf16, f32), (f32, bf16), (bf16, f16), (f32, f64)), places)
+    check(name, *(tuple(other if i == place else usual for i in places) for (usual, other), place in pairs))
 
 
 @pytest.mark.parametrize(
@@ -285,6 +288,7 @@ def test_sweep(name):
 def test_gradients(name):
     """Wherever there is one, it has the leaf's dtype, and its graph holds and compiles to that."""
     function, *shapes = OPERATIONS[name]
+    found = []
     for usual, other in ((bf16, f32), (f32, bf16)):
         for place in range(len(shapes)):
             dtypes = [other if i == place else usual for i in range(len(shapes))]
@@ -301,7 +305,8 @@ def test_gradients(name):
             for leaf, grad in zip(leaves, grads, strict=True):
                 if grad is not None:
                     assert grad.dtype is leaf.dtype
-                    check_truth(grad)
+                    found.append(grad)
+    check_truth(found)
 
 
 @fails_on_stock
@@ -459,7 +464,7 @@ def test_numbers_are_no_operands():
     (a,) = operands("add", (bf16, f32), DEVICE)[:1]
     for result in (a + 1.5, torch.where(a > 0, a, 0.5), torch.remainder(a, 0.75), a.clamp(-1.0, 1.0), a**2.0):
         assert result.dtype is bf16
-        check_truth(result)
+        check_truth([result])
 
 
 @fails_on_stock
@@ -537,7 +542,7 @@ def test_products_that_torch_xla_lowers_truthfully_stay():
     """torch refuses a float32 input with a bfloat16 weight; torch_xla gives float32, and says so."""
     x, w = operands("linear", (f32, bf16), DEVICE)
     y = F.linear(x, w)
-    check_truth(y)
+    check_truth([y])
     check_values(y, F.linear(x.cpu(), w.cpu().float()))
 
 
@@ -578,7 +583,7 @@ def test_optimizers_with_wide_gradients(name, wide_state, foreach):
         return
     for here, cpu in zip(steps(DEVICE), expected, strict=True):
         assert here.dtype is cpu.dtype
-        check_truth(here)
+        check_truth([here])
         torch.testing.assert_close(here.cpu(), cpu, rtol=4 * torch.finfo(bf16).eps, atol=1e-2)
 
 
@@ -614,17 +619,3 @@ def test_indices_of_one_type():
     x = torch.arange(16.0).view(4, 4).to(DEVICE)
     for indices in ((INT32, INT32), (INT64, INT64), (INT32,)):
         assert "cast" not in ir(x[tuple(at(i, x) for i in indices)])
-
-
-@passes_on_stock
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_castoff_disable_leaves_stock():
-    code = """
-import torch, torch_xla
-a = torch.ones(3, dtype=torch.bfloat16, device=torch_xla.device())
-b = torch.ones((), device=torch_xla.device())
-torch_xla.sync()
-print("f32[3]" in torch_xla._XLAC._get_xla_tensors_text([a + b]).split("ROOT")[0].splitlines()[-1])
-"""
-    assert completed("-c", code, CASTOFF_DISABLE="mixed-operands").stdout.split()[-1] == "True"

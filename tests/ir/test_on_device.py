@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 import torch_xla
 from ir_text import ir
-from lowered import on_the_device, with_gradient
+from lowered import on_the_cpu, on_the_device, with_gradient
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
+from other_process import completed, forked
 from tensors import DEVICE
-from torch.utils._pytree import tree_leaves
 from torch_xla.debug import metrics
 from torch_xla.debug.metrics import metric_data
 
@@ -317,10 +316,6 @@ if hasattr(torch, "hash_tensor"):  # since 2.9
     }
 
 
-def on_the_cpu(results):
-    return [t.cpu() for t in tree_leaves(results)]
-
-
 @fails_on_stock
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_gradients_are_those_of_the_cpu(name):
@@ -615,7 +610,7 @@ def test_rare_samples():
     tries, nan = torch.tensor([-1.0, 2, 2, 2, 2.5, 2]), math.nan
     chances, of_none = torch.tensor([0.5, -0.5, 1.5, nan, 1, 0]), torch.tensor([-1.0, 0, nan])
     found = on_the_device(lambda: run(DEVICE))
-    torch.testing.assert_close([t.cpu() for t in found], run("cpu"), rtol=1e-4, atol=0, equal_nan=True)
+    torch.testing.assert_close(on_the_cpu(found), run("cpu"), rtol=1e-4, atol=0, equal_nan=True)
 
 
 @passes_on_stock
@@ -882,7 +877,7 @@ def test_what_leaves_the_device_is_told_with_its_line_if_that_is_asked_for(tmp_p
 def test_nothing_is_told_by_default(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(LEAVING, encoding="utf-8")
-    assert "leaves the device" not in completed(program).stderr
+    assert "leaves the device" not in forked(program).stderr
 
 
 @passes_on_stock

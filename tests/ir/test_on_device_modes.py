@@ -1,13 +1,12 @@
 """on-device under torch.compile, SPMD, autocast and torch.func: patches/torch_xla/on-device."""
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
-from lowered import on_the_device, with_gradient
+from lowered import on_the_cpu, on_the_device, with_gradient
 from marks import fails_on_stock
-from other_process import run
+from other_process import forked
 from tensors import DEVICE
 from test_on_device import PROGRAMS, X
 
@@ -38,21 +37,22 @@ def test_transforms_of_functions(name):
         return slope(x), torch.func.vmap(PROGRAMS[name])(x[None].repeat(2, 1, 1, 1, 1))
 
     found = on_the_device(lambda: run_on(X.to(DEVICE)))
-    torch.testing.assert_close([t.cpu() for t in found], list(run_on(X)), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(on_the_cpu(found), list(run_on(X)), rtol=1e-4, atol=1e-5)
 
 
 @fails_on_stock
 @pytest.mark.parametrize("name", ["bicubic, antialiased", "grid_sample", "cdist", "logcumsumexp"])
 def test_autocast_does_not_act_within_an_operator(name):
-    expected = [t.cpu() for t in with_gradient(PROGRAMS[name], X.to(DEVICE))]
+    expected = on_the_cpu(with_gradient(PROGRAMS[name], X.to(DEVICE)))
     with torch.autocast("xla", dtype=torch.bfloat16):
         found = on_the_device(lambda: with_gradient(PROGRAMS[name], X.to(DEVICE)))
-    assert all(torch.equal(x.cpu(), y) for x, y in zip(found, expected, strict=True))
+    assert all(map(torch.equal, on_the_cpu(found), expected))
 
 
 SPMD = """
 import importlib, sys
 from pathlib import Path
+sys.path.append(sys.argv[5])  # castoff's
 from castoff.audit import partitions
 partitions.dump_to(Path(sys.argv[1]))
 import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
@@ -61,7 +61,7 @@ torch_xla.runtime.use_spmd()
 programs, sizes = getattr(importlib.import_module(sys.argv[2]), sys.argv[3]), eval(sys.argv[4])
 mesh = xs.Mesh(numpy.arange(4), (4,), ("data",))
 shard = "f32[" + ",".join(map(str, (sizes[0] // 4, *sizes[1:]))) + "]"
-for name in sys.argv[5:]:
+for name in sys.argv[6:]:
     x = torch.rand(sizes).to("xla")
     xs.mark_sharding(x, mesh, ("data", *[None] * (len(sizes) - 1)))
     x.requires_grad_()
@@ -104,7 +104,7 @@ for sizes in ((5, 3), (3, 5), (2, 3, 4, 4), (1, 4)):
 
 
 def test_factors_of_sharded_matrices_have_their_values():
-    run("-c", FACTORS, CPU_NUM_DEVICES="4")
+    forked("-c", FACTORS, CPU_NUM_DEVICES="4")
 
 
 #: Features of images put into the embeddings of a batch that is sharded.
@@ -129,7 +129,7 @@ assert all(map(torch.equal, *found))
 
 @fails_on_stock
 def test_masked_scatter_into_sharded_tensors():
-    run("-c", MASKED, CPU_NUM_DEVICES="4")
+    forked("-c", MASKED, CPU_NUM_DEVICES="4")
 
 
 LATER = {"transforms": pytest.mark.since("2.7", "a Fourier transform as products, which 2.6 gathers")}
@@ -139,8 +139,8 @@ LATER = {"transforms": pytest.mark.since("2.7", "a Fourier transform as products
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LATER.get(name, ())) for name in SHARDED])
 def test_sharded_tensors_are_not_gathered(tmp_path, name):
     module, programs, sizes, names = SHARDED[name]
-    path = os.pathsep.join(map(str, Path(__file__).resolve().parents[:3]))
-    run("-c", SPMD, tmp_path, module, programs, repr(sizes), *names, CPU_NUM_DEVICES="4", PYTHONPATH=path)
+    root = Path(__file__).resolve().parents[2]
+    forked("-c", SPMD, tmp_path, module, programs, repr(sizes), root, *names, CPU_NUM_DEVICES="4")
 
 
 #: Of one number, of a length that is a product, and of two with a factor too large for one.
@@ -160,4 +160,4 @@ for length in (1, 12, 131, 291):
 
 
 def test_transforms_of_sharded_tensors_have_their_values():
-    run("-c", LENGTHS, CPU_NUM_DEVICES="4")
+    forked("-c", LENGTHS, CPU_NUM_DEVICES="4")

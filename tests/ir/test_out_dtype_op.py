@@ -5,6 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch_xla
+from compared import check
 from ir_text import hlo, ir
 from marks import fails_on_stock, passes_on_stock
 from other_process import completed, forked
@@ -17,7 +18,6 @@ from torch_xla.stablehlo import exported_program_to_stablehlo
 aten = torch.ops.aten
 out_dtype = torch.ops.higher_order.out_dtype
 WIDE = {bf16: f32, f16: f32, s8: s32}
-ROUNDING = {bf16: 2**-8, f16: 2**-11, f32: 0.0}  # of one conversion to the dtype, relative
 
 
 class Case(NamedTuple):
@@ -93,20 +93,6 @@ def random(*shape, dtype=bf16, seed=0):
 
 def operands(case, dtype):
     return [random(*shape, dtype=dtype, seed=i) for i, shape in enumerate(case.shapes)]
-
-
-def check(actual, expected):
-    """``actual`` is the float64 ``expected``: exactly, or rounded once to its dtype after sums in float32."""
-    torch_xla.sync()  # all that is pending in one compilation
-    actual = actual.detach().cpu()
-    assert actual.shape == expected.shape
-    if not actual.dtype.is_floating_point:
-        assert torch.equal(actual.double(), expected)
-        return
-    scale = expected.abs().max().clamp_min(1.0).item()
-    torch.testing.assert_close(
-        actual.double(), expected.detach(), rtol=ROUNDING.get(actual.dtype, 0), atol=4e-6 * scale
-    )
 
 
 # ---- the cases are upstream's list

@@ -12,7 +12,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed, forked
+from other_process import forked
 from tensors import DEVICE, bf16, f16, f32
 
 halves = pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
@@ -193,20 +193,6 @@ if os.fork() == 0:
 os.wait()
 """
     assert forked("-c", program).stdout == "seeded\n"
-
-
-@passes_on_stock
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_switched_off():
-    program = """
-import torch, torch_xla
-torch.manual_seed(7)
-a = torch.rand(2, device="xla").cpu()
-torch.manual_seed(7)
-print(torch.equal(a, torch.rand(2, device="xla").cpu()))
-"""
-    assert completed("-c", program, CASTOFF_DISABLE="random-numbers").stdout == "False\n"
 
 
 @fails_on_stock

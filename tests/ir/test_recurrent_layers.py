@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
+from lowered import on_the_cpu
 from marks import fails_on_stock
 from tensors import DEVICE
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -31,7 +32,7 @@ def run(make, device, lengths=None, *, enforce_sorted=True, **options):
         assert torch.equal(found, lengths)
     output.square().sum().backward()
     state = state if isinstance(state, tuple) else (state,)
-    return [t.detach().cpu() for t in (output, *state, x.grad, layer.weight_ih_l0.grad)]
+    return on_the_cpu((output, *state, x.grad, layer.weight_ih_l0.grad))
 
 
 @fails_on_stock
@@ -106,7 +107,7 @@ def results_of(make, device, dtype=torch.float32, *, steps=3, use=None, create_g
     gradients = [g for g in gradients if g is not None]
     if create_graph:
         gradients += torch.autograd.grad(sum(g.square().sum() for g in gradients), leaves)
-    return [t.detach().cpu() for t in (*results, *gradients)]
+    return on_the_cpu((*results, *gradients))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def cell_gradients_from_an_infinite_state(device):
     hidden[..., 0] = float("inf")
     leaves = [t.to(device).requires_grad_() for t in (x, hidden, torch.randn(1, 2, 5))]
     layer.to(device)(leaves[0], (leaves[1], leaves[2]))[1][1].sum().backward()
-    return [t.grad.cpu() for t in leaves]
+    return on_the_cpu([t.grad for t in leaves])
 
 
 def test_the_last_cell_alone_has_gradients_where_a_state_is_infinite():

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
+from compared import assert_same
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
 from tensors import DEVICE, bf16, f16, f32
@@ -18,13 +19,6 @@ INTEGERS = {"i8": I8, "u8": I8.abs().to(torch.uint8), "i32": I8.int(), "i64": I8
 FLOATS = torch.tensor([[0.1, 2.0, 3.0], [4.0, 5.0, 6.0]])
 HALVES = {"bf16": torch.tensor([-1e9, 1.5, 0.1]).to(bf16), "f16": torch.tensor([0.1, 1.5, 0.3]).to(f16)}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
-def assert_same(function, *cpu):
-    expected = function(*cpu)
-    found = function(*(t.to(DEVICE) for t in cpu))
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
 
 
 narrow = pytest.mark.parametrize("dtype", ("i8", "u8", "i32", "bool"))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch_xla
+from compared import assert_all_same
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
 from tensors import DEVICE
@@ -16,11 +17,7 @@ def rows(device, dtype=torch.float32):
 
 def assert_same(*functions):
     """Results are those of the CPU; all are computed in one graph."""
-    expected = [function("cpu") for function in functions]
-    found = torch_xla._XLAC._xla_get_cpu_tensors([function(DEVICE).detach() for function in functions])
-    for f, e in zip(found, expected, strict=True):
-        assert f.dtype == e.dtype
-        assert torch.equal(f, e.detach())
+    assert_all_same([function(DEVICE) for function in functions], [function("cpu") for function in functions])
 
 
 @fails_on_stock

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
+from compared import assert_same, gradient
 from expecttest import assert_expected_inline
 from ir_text import ir
 from marks import ends_the_process_on_stock, fails_on_stock, passes_on_stock
@@ -17,27 +18,6 @@ INF = float("inf")
 def data(*shape, dtype=f32, seed=0):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2
     return x.to(dtype)
-
-
-def gradient(function, x, device):
-    leaf = x.to(device).requires_grad_()
-    out = function(leaf)
-    weight = torch.linspace(0.25, 1.25, out.numel()).view(out.shape).to(out.dtype).to(device)
-    (grad,) = torch.autograd.grad(out, leaf, weight)
-    return grad
-
-
-def assert_same(functions, *cpu, gradients=False):
-    """Results of functions, and their gradients, are those of torch's CPU kernels; all are computed in one graph."""
-    found, expected = [], []
-    for function in functions:
-        expected.append(function(*cpu))
-        found.append(function(*(t.to(DEVICE) for t in cpu)))
-        if gradients:
-            expected.append(gradient(function, cpu[0], "cpu"))
-            found.append(gradient(function, cpu[0], DEVICE))
-    for f, e in zip(torch_xla._XLAC._xla_get_cpu_tensors([f.detach() for f in found]), expected, strict=True):
-        torch.testing.assert_close(f, e.detach(), equal_nan=True)
 
 
 # ---- wrong values

@@ -12,7 +12,7 @@ import torch
 import torch_xla
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
+from other_process import forked
 from tensors import DEVICE, bf16, f32, f64, random
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
 
@@ -21,7 +21,7 @@ def run(program, folder, **environment):
     """The JSON that ``program`` prints last, in a process of its own."""
     file = folder / "program.py"
     file.write_text(program)
-    lines = completed(file, **environment).stdout.splitlines()
+    lines = forked(file, **environment).stdout.splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 

@@ -476,22 +476,6 @@ def test_fsdp_is_as_without_the_topic(tmp_path):
     assert results[0] == results[1]
 
 
-@pytest.mark.default_pin
-def test_kill_switch():
-    """Switched off, a live graph delivers what stock delivers."""
-    program = """
-import torch
-w = torch.ones(3, requires_grad=True)
-node = w.expand_as(w).grad_fn.next_functions[0][0]
-loss = (w * 2).sum()
-w.data = w.data.bfloat16()
-loss.backward()
-assert w.grad.dtype is torch.float32
-assert w.expand_as(w).grad_fn.next_functions[0][0] is not node
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "CASTOFF_DISABLE": "data-setter"})
-
-
 class AskedForItsSize(torch.Tensor):
     """A tensor subclass whose sizes are written in Python."""
 

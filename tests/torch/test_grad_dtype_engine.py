@@ -276,6 +276,7 @@ def test_a_sparse_gradient_in_a_compiled_backward():
 DISABLED = """
 import torch
 assert not hasattr(torch.Tensor, "grad_dtype"), "the topic is off"
+assert not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype")
 w = torch.ones(3, requires_grad=True)
 w.grad = torch.ones(3)
 try:
@@ -289,6 +290,16 @@ w.grad = None
 assert w.grad.tolist() == [2, 2, 2]
 torch.compile(lambda x: (x * 2).sum(), backend="aot_eager")(w).backward()
 assert w.grad.tolist() == [4, 4, 4]
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+Double.apply(w).sum().backward()
+assert w.grad.tolist() == [6, 6, 6]
+assert not hasattr(w * 1, "grad_dtype")
 """
 
 

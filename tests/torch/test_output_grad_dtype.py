@@ -1,8 +1,5 @@
 """``ctx.set_output_grad_dtype`` (pytorch/pytorch#189634) and what views do with a declared dtype."""
 
-import os
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -619,25 +616,3 @@ class TestCompile:
             expected = ROUNDED + 2 if dtype is BF16 else torch.tensor(1.01).add(1).item()
             expected = torch.tensor(expected, dtype=BF16 if dtype is BF16 else F32).item()
             assert x.grad.max().item() == expected, dtype
-
-
-DISABLED = """
-import torch
-assert not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype")
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
-w = torch.ones(3, requires_grad=True)
-Double.apply(w).sum().backward()
-assert w.grad.tolist() == [2, 2, 2]
-assert not hasattr(w * 1, "grad_dtype")
-"""
-
-
-@pytest.mark.default_pin
-def test_kill_switch():
-    subprocess.run([sys.executable, "-c", DISABLED], check=True, env={**os.environ, "CASTOFF_DISABLE": "grad-dtype"})
