@@ -40,7 +40,7 @@ DOCUMENT = ROOT / "docs" / "speed.md"
 README = ROOT / "README.md"
 PROGRAMS = ROOT / "bench" / "workers" / "tpu_corpus_programs.py"
 HELD_OUT = ROOT / "bench" / "workers" / "tpu_held_out_programs.py"
-TUNED_SINCE = {"vision layer, T 257", "DINOv2, AdamW"}
+TUNED_SINCE = {"vision layer, T 257", "DINOv2, AdamW", "Gemma 2, softcap, AdamW", "ConvNeXt 2 block, AdamW"}
 """Those of HELD_OUT on which a topic's choice of a form was measured since."""
 IN_JAX = ROOT / "bench" / "workers" / "tpu_corpus_jax.py"
 BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
@@ -84,11 +84,12 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("nn.MultiheadAttention, weights", "v5e", CYCLES): Known(
         1.14, "dropout draws 32 bits, as stock's 7 miss its probability, and the softmax is float32"
     ),
-    ("Gemma 2, softcap, AdamW", "v5e", CYCLES): Known(
-        1.06, "1.00 without unflattened-matmul, which takes cycles off other layers"
-    ),
     ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
+    ("cross-encoder, AdamW", "v5e", MEMORY): Known(3.3, "0.71 of stock's cycles; stock keeps all next to the cores"),
+    ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.15, "0.93 of stock's cycles"),
+    ("vision layer, T 257, served", "v5e", CYCLES): Known(1.02, "norms and gelu are float32"),
+    ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.22, "0.80 of stock's cycles"),
 }
 """What programs take more of, by generation, how much more at most, and why."""
 

@@ -12,17 +12,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch_xla
 import transformers
+from timm.models.convnext import ConvNeXtBlock
 from timm.models.swin_transformer import SwinTransformerBlock
 from timm.models.swin_transformer_v2 import SwinTransformerV2Block
+from timm.models.vision_transformer import Block as TimmBlock
 from torch import Tensor, nn
 from torch.nn import functional
-from tpu_corpus_programs import SDPA, AdamW, Step, bf16, data, decode, f32, head, llama, main, step, words
+from tpu_corpus_programs import SDPA, AdamW, Block, Step, bf16, data, decode, f32, head, llama, main, step, words
 from transformers.models.dinov2.modeling_dinov2 import Dinov2Layer
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
 from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+from transformers.models.roberta.modeling_roberta import RobertaLayer
 from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer
+from transformers.models.wav2vec2.modeling_wav2vec2 import Wav2Vec2FeatureEncoder
 
 
 class Causal(nn.Module):
@@ -397,6 +402,155 @@ def triplets() -> Step:
     return step(model, *(data(1024, 768) for _ in range(3)), call=call, optimizer=AdamW)
 
 
+class SelectiveScan(nn.Module):
+    """A block of Mamba 2, whose scan is by sums of logarithms: in one chunk, without a kernel."""
+
+    def __init__(self, width: int = 512, heads: int = 16, state: int = 64) -> None:
+        super().__init__()
+        inner, self.heads, self.state = 2 * width, heads, state
+        self.sizes = (inner, inner + 2 * state, heads)
+        self.enter, self.out = nn.Linear(width, sum(self.sizes), bias=False), nn.Linear(inner, width, bias=False)
+        self.mix = nn.Conv1d(self.sizes[1], self.sizes[1], 4, groups=self.sizes[1], padding=3)
+        self.rate, self.skip, self.norm = (
+            nn.Parameter(torch.zeros(heads)),
+            nn.Parameter(torch.ones(heads)),
+            nn.RMSNorm(inner),
+        )
+
+    def forward(self, u: Tensor) -> Tensor:
+        batch, tokens, _ = u.shape
+        gate, mixed, step_size = self.enter(u).split(self.sizes, -1)
+        mixed = functional.silu(self.mix(mixed.transpose(1, 2))[..., :tokens].transpose(1, 2))
+        x, b, c = mixed.split((self.sizes[0], self.state, self.state), -1)
+        x, step_size = x.unflatten(-1, (self.heads, -1)), functional.softplus(step_size)
+        decay = (-step_size * self.rate.exp()).cumsum(1).transpose(1, 2)
+        later = torch.ones(tokens, tokens, dtype=torch.bool, device=u.device).triu(1)
+        decays = (decay[..., :, None] - decay[..., None, :]).masked_fill(later, -torch.inf).exp()
+        scores = torch.einsum("bln,bsn->bls", c, b)[:, None] * decays
+        found = torch.einsum("bhls,bshp->blhp", scores, x * step_size[..., None]) + self.skip[:, None] * x
+        return self.out(self.norm(found.reshape(batch, tokens, -1) * functional.silu(gate)))
+
+
+class TimedResidual(nn.Module):
+    """A residual block of a diffusion model's UNet, with the time's embedding."""
+
+    def __init__(self, width: int, to: int, time: int = 512) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(32, width), nn.GroupNorm(32, to)
+        self.conv1, self.conv2 = nn.Conv2d(width, to, 3, padding=1), nn.Conv2d(to, to, 3, padding=1)
+        self.time, self.short = nn.Linear(time, to), nn.Conv2d(width, to, 1)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y = self.conv1(functional.silu(self.norm1(x))) + self.time(functional.silu(time))[..., None, None]
+        return self.conv2(functional.silu(self.norm2(y))) + self.short(x)
+
+
+def roberta() -> Step:
+    """One layer of an encoder for sentences that are filled up to the longest."""
+    config = transformers.RobertaConfig(**SDPA)
+    module, seen = RobertaLayer(config), words(16, 1, 1, 200)
+    return step(module, data(16, 200, 768), call=lambda x: module(x, seen > 0), optimizer=AdamW)
+
+
+def cross_encoder() -> Step:
+    """DistilBERT of one layer that tells whether a text answers a question."""
+    config = transformers.DistilBertConfig(vocab_size=8192, n_layers=1, num_labels=1, **SDPA)
+    model = transformers.DistilBertForSequenceClassification(config)
+    ids, seen, labels = words(16, 128), words(16, 128), data(16)
+
+    def call(x: Tensor) -> Tensor:
+        logits = model(input_ids=x, attention_mask=seen).logits.squeeze(-1)
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+
+    return step(model, ids, call=call, optimizer=AdamW)
+
+
+def speech_features() -> Step:
+    """wav2vec 2.0's convolutions of a second of sound."""
+    config = transformers.Wav2Vec2Config(conv_dim=(256,) * 7)
+    module = Wav2Vec2FeatureEncoder(config)
+    return step(module, data(4, 16000), call=lambda x: module(x.detach()))
+
+
+class EdgeAttention(nn.Module):
+    """GAT over a list of edges: a softmax over those that lead to a node."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.project, self.heads = nn.Linear(width, width, bias=False), heads
+        self.sent, self.got = (nn.Parameter(torch.zeros(heads, width // heads)) for _ in range(2))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        h, (source, target) = self.project(x).unflatten(-1, (self.heads, -1)), edges
+        scores = (h * self.sent).sum(-1)[source] + (h * self.got).sum(-1)[target]
+        scores = functional.leaky_relu(scores, 0.2)
+        where = target[:, None].expand_as(scores)
+        empty = scores.new_full((len(x), self.heads), -torch.inf)
+        powers = (scores - empty.scatter_reduce(0, where, scores, "amax").detach()[target]).exp()
+        weights = powers / torch.zeros_like(empty).index_add(0, target, powers)[target]
+        return torch.zeros_like(h).index_add(0, target, h[source] * weights[..., None]).flatten(1)
+
+
+def two_views(count: int = 2048, width: int = 128) -> Step:
+    """SimCLR's loss of a head's projections."""
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, width))
+
+    def call(*views: Tensor) -> Tensor:
+        z = functional.normalize(torch.cat([model(x) for x in views]), dim=1)
+        alike = z @ z.t() / 0.5
+        alike = alike.masked_fill(torch.eye(2 * count, dtype=torch.bool, device=z.device), -torch.inf)
+        return functional.cross_entropy(alike, torch.arange(2 * count, device=z.device).roll(count))
+
+    return step(model, data(count, 512), data(count, 512), call=call, optimizer=AdamW)
+
+
+def served(module: nn.Module, *inputs: Tensor) -> Step:
+    """Forward alone."""
+    module.to(bf16).to("xla").eval()
+    torch_xla.sync()
+    with torch.no_grad():
+        return [module(*inputs)]
+
+
+def beam_step(beams: int = 16, heads: int = 8, size: int = 64, cached: int = 512, classes: int = 32000) -> Step:
+    """A token of every beam: the caches of those that went on are taken, and a layer reads them."""
+    width = heads * size
+    qkv, out = nn.Linear(width, 3 * width).to(bf16).to("xla"), nn.Linear(width, classes).to(bf16).to("xla")
+    x, keys, values, chosen, at = (
+        data(beams, 1, width),
+        *(data(beams, heads, cached, size) for _ in "kv"),
+        words(beams),
+        words(1),
+    )
+    torch_xla.sync()
+    with torch.no_grad():
+        keys, values = keys.index_select(0, chosen), values.index_select(0, chosen)
+        q, k, v = (t.view(beams, 1, heads, size).transpose(1, 2) for t in qkv(x[chosen]).chunk(3, -1))
+        keys, values = keys.index_copy(2, at, k), values.index_copy(2, at, v)
+        mask = (torch.arange(cached, device=x.device) <= at)[None, None, None]
+        found = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        logits = functional.log_softmax(out(found.transpose(1, 2).flatten(2)).float()[:, 0], -1)
+        return [*logits.topk(2 * beams), keys, values]
+
+
+def deberta() -> Step:
+    """Scores of contents and of places, gathered by distance."""
+    config = transformers.DebertaV2Config(
+        hidden_size=512,
+        num_attention_heads=8,
+        intermediate_size=2048,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=64,
+        max_relative_positions=128,
+        vocab_size=4096,
+        num_hidden_layers=1,
+        share_att_key=True,
+    )
+    model = transformers.DebertaV2Model(config)
+    return step(model, words(8, 128), call=lambda x: model(input_ids=x).last_hidden_state, optimizer=AdamW)
+
+
 MISTRAL = (MistralDecoderLayer, transformers.MistralConfig)
 LLAMA = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 1}
 MIXTRAL = (MixtralDecoderLayer, transformers.MixtralConfig)
@@ -449,6 +603,26 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "nn.Transformer, AdamW": lambda: step(Translation(), words(8, 256), words(8, 257), optimizer=AdamW),
     "triplet loss, AdamW": triplets,
     "decode, one query": lambda: decode(1, 32, 32, 128, 4096),
+    "selective scan, AdamW": lambda: step(SelectiveScan(), data(4, 256, 512), optimizer=AdamW),
+    "diffusion residual, AdamW": lambda: step(
+        TimedResidual(256, 320), data(8, 256, 32, 32), data(8, 512), optimizer=AdamW
+    ),
+    "ConvNeXt 2 block, AdamW": lambda: step(
+        ConvNeXtBlock(192, use_grn=True, ls_init_value=None), data(16, 192, 28, 28), optimizer=AdamW
+    ),
+    "RoBERTa layer, padding, dropout, T 200": roberta,
+    "cross-encoder, AdamW": cross_encoder,
+    "DeBERTa 2, AdamW": deberta,
+    "wav2vec 2 features": speech_features,
+    "graph attention, edges": lambda: step(EdgeAttention(256, 8), data(2048, 256), words(2, 16384) % 2048),
+    "two views, AdamW": two_views,
+    "vision layer, T 257, served": lambda: served(SeparateProjections(768, 12), data(8, 257, 768)),
+    "vision layer, T 577, served": lambda: served(SeparateProjections(1024, 16), data(4, 577, 1024)),
+    "GPT block, dropout, T 255": lambda: step(Block(768, 12, dropout=0.1, is_causal=True), data(8, 255, 768)),
+    "ViT, dropout, T 197": lambda: step(
+        TimmBlock(768, 12, qkv_bias=True, attn_drop=0.1, proj_drop=0.1), data(16, 197, 768)
+    ),
+    "beam step": beam_step,
 }
 
 if __name__ == "__main__":

@@ -104,6 +104,64 @@ def test_the_same_numbers(function, shapes, dtype, tpu):
             assert torch.equal(f.cpu(), e.cpu())
 
 
+def by_hand(x, w):
+    """Scores of a query and a key with rotary positions, by a batched product."""
+    q = F.linear(x, w).view(2, 16, 2, 8).transpose(1, 2)
+    q = q * 2 + torch.cat((-q[..., 4:], q[..., :4]), -1)
+    return q @ q.mT
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+def test_a_linear_that_a_batched_product_reads_is_flattened(tpu):
+    ir(by_hand(*leaves((2, 16, 8), (16, 8)))).expect("""\
+%0 = bf16[] prim::Constant()
+%1 = bf16[16,8] xla::device_data()
+%2 = bf16[8,16] aten::permute(%1)
+%3 = bf16[2,16,8] xla::device_data()
+%4 = bf16[32,8] aten::view(%3)
+%5 = bf16[32,16] xla::dot_general(%4, %2)
+%6 = bf16[32,16] aten::view(%5)
+%7 = bf16[2,16,16] aten::view(%6)
+%8 = bf16[2,16,2,8] aten::view(%7)
+%9 = bf16[2,2,16,8] aten::permute(%8)
+%10 = bf16[2,2,16,4] xla::select(%9)
+%11 = bf16[2,2,16,4] xla::select(%9)
+%12 = bf16[2,2,16,4] aten::neg(%11)
+%13 = bf16[2,2,16,8] aten::cat(%12, %10)
+%14 = f32[] xla::device_data()
+%15 = f32[2,2,16,8] xla::cast(%9)
+%16 = f32[2,2,16,8] aten::mul(%15, %14)
+%17 = bf16[2,2,16,8] xla::cast(%16)
+%18 = bf16[2,2,16,8] aten::add(%17, %13, %0)
+%19 = bf16[2,2,8,16] aten::permute(%18)
+%20 = bf16[2,2,8,16] aten::expand(%19)
+%21 = bf16[4,8,16] aten::view(%20)
+%22 = bf16[2,2,16,8] aten::expand(%18)
+%23 = bf16[4,16,8] aten::view(%22)
+%24 = bf16[4,16,16] aten::matmul(%23, %21)
+%25 = bf16[2,2,16,16] aten::view(%24)
+return %25
+""")
+
+
+@fails_on_stock
+def test_what_a_batched_product_reads_is_the_same_numbers(tpu):
+    """Who reads the linear besides gets them, too."""
+    x, w = leaves((2, 16, 8), (16, 8))
+
+    def both(x, w):
+        y = F.linear(x, w)
+        q = y.view(2, 16, 2, 8).transpose(1, 2)
+        return (q @ q.mT).sum((1, 3))[..., None] + y
+
+    found = differentiated(both, x, w)
+    assert "dot_general" in ir(*found)
+    tpu(False)
+    for f, e in zip(found, differentiated(both, x, w), strict=True):
+        assert torch.equal(f.cpu(), e.cpu())
+
+
 STAYS = {
     "matrices": lambda x, w: x[0] @ w,
     "a view of all elements in other rows": lambda x, w: x.view(-1, 16) @ w.repeat(2, 1),

@@ -465,6 +465,16 @@ Value operand(const Node& node, size_t i) {
   return Value(Owners::of(node).at(i), node.operand(i).index);
 }
 
+void replace_operand(const Value& value, size_t i, const Value& operand) {
+  struct Operands : Node {
+    static void set(Node& n, size_t i, const Value& to) {
+      (n.*(&Operands::operands_)).at(i) = to.node;
+      (n.*(&Operands::operands_as_outputs_)).at(i) = Output(to.node.get(), to.index);
+    }
+  };
+  Operands::set(*value.node, i, operand);
+}
+
 ElementType element_type(const Output& output) {
   const int32_t type = static_cast<const NodeLayout*>(output.node)->element_type;
   // The types of a tuple are further inside; its text is the safer way there, and rarely gone.

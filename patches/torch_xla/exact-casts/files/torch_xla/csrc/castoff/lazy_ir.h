@@ -74,6 +74,10 @@ Value unsharded_value(const at::Tensor& tensor);
 // A node's i-th operand, as a value that owns it.
 Value operand(const Node& node, size_t i);
 
+// Lets a pending node, and all that reads it, have another operand, of an equal value, element type
+// and sizes. The node's hash stays: graphs of one hash still compute the same.
+void replace_operand(const Value& value, size_t i, const Value& operand);
+
 // The element type of one output; kUnknown if it is none of the above.
 ElementType element_type(const Output& output);
 

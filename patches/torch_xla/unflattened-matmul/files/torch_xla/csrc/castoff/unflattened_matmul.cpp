@@ -20,6 +20,7 @@
 #include "torch_xla/csrc/castoff/fused_projections.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/products_of_heads.h"
 #include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/transposed.h"
@@ -153,6 +154,7 @@ void install() {
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
   install_scores_with_bias(xla);
   install_fused_projections(xla);
+  install_products_of_heads(xla);
 }
 
 }  // namespace

@@ -121,11 +121,13 @@ Value viewed(const Tensor& rows) {
 }
 
 // Whether these are the rows of a narrower tensor, widened: layers in float32 take fewer cycles by
-// XLA's own.
+// XLA's own. So do those of what was permuted, as ConvNeXt's, which has the layout of a
+// convolution.
 bool are_widened(const Tensor& rows) {
-  static const OpKind cast = OpKind::Get("xla::cast");
+  static const OpKind cast = OpKind::Get("xla::cast"), permute = OpKind::Get("aten::permute");
   const Value source = viewed(rows);
-  return source && source.node->op() == cast;
+  if (!source || source.node->op() != cast) return false;
+  return lazy_ir::operand(*source.node, 0).node->op() != permute;
 }
 
 // Whether this is the gradient of what a weight multiplied: without one, as in a diffusion
