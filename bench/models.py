@@ -28,6 +28,7 @@ from slices import slice_of_day  # noqa: E402
 WORKER = ROOT / "bench" / "workers" / "model_worker.py"
 MEASURED = ROOT / "bench" / "measured" / "models.json"
 DOCUMENT = ROOT / "docs" / "models.md"
+README = ROOT / "README.md"
 BEGIN = "<!-- models: made by bench/models.py --write -->"
 END = "<!-- models: end -->"
 MODES = ("float32", "bfloat16", "autocast")
@@ -88,12 +89,8 @@ def renewed(record: Record, stock: Path | None, patched: Path | None, names: lis
 
 
 def whole(record: Record) -> Record:
-    """The models of which castoff's side is recorded; that of stock may be missing, until somebody has the time."""
-    return {name: line for name, line in sorted(record.items()) if "castoff" in line}
-
-
-def stock_outcomes(line: dict[str, Any]) -> list[str]:
-    return list(line["stock"]["outcomes"]) if "stock" in line else [""] * len(MODES)
+    """The models that were run on both wheels."""
+    return {name: line for name, line in sorted(record.items()) if {"castoff", "stock"} <= line.keys()}
 
 
 def problems(rows: Iterator[Row], record: Record) -> list[str]:
@@ -105,7 +102,7 @@ def problems(rows: Iterator[Row], record: Record) -> list[str]:
             found.append(f"{name}: does not run on the CPU: {row['unavailable']}")
             continue
         line = record[name]
-        for mode, known, stock in zip(MODES, line["castoff"]["outcomes"], stock_outcomes(line), strict=True):
+        for mode, known, stock in zip(MODES, line["castoff"]["outcomes"], line["stock"]["outcomes"], strict=True):
             kind = outcome(row, mode)
             detail = row.get(mode, row).get("detail", "")
             if kind and stock and rank(kind) > rank(stock):
@@ -121,9 +118,9 @@ def problems(rows: Iterator[Row], record: Record) -> list[str]:
 # ---- the page
 
 
-def cell(castoff: str, stock: str | None) -> str:
-    """What castoff's wheels do; what stock ones do, if it is known and another thing."""
-    return castoff or "–" if stock in (None, castoff) else f"{stock} → {castoff}"
+def cell(castoff: str, stock: str) -> str:
+    """What castoff's wheels do, and what stock ones do, if it is another thing."""
+    return castoff or "–" if stock == castoff else f"{stock} → {castoff}"
 
 
 def page(record: Record) -> str:
@@ -133,24 +130,35 @@ def page(record: Record) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name, line in record.items():
-        cells = columns(line["castoff"])
-        stock = columns(line["stock"]) if "stock" in line else [None] * len(cells)
-        cells = [cell(*pair) for pair in zip(cells, stock, strict=True)]
-        mark = "" if "stock" in line else " ◦"
-        rows.append(f"| {name}{mark} | {' | '.join(cells)} |")
-    counts = []
-    beside = {name: line for name, line in record.items() if "stock" in line}
-    for number, mode in enumerate(MODES):
-        castoff = [line["castoff"]["outcomes"][number] for line in record.values()]
-        stock = [line["stock"]["outcomes"][number] for line in beside.values()]
-        counts.append(f"| {mode} | {castoff.count(RIGHT)} of {len(castoff)} | {stock.count(RIGHT)} of {len(stock)} |")
-    head = [
-        f"{len(record)} models on castoff's wheels, {len(beside)} of them on stock wheels, too.",
-        "",
-        "| as | right on castoff | right on stock |",
-        "|---|---|---|",
-    ]
+        pairs = zip(columns(line["castoff"]), columns(line["stock"]), strict=True)
+        rows.append(f"| {name} | {' | '.join(cell(*pair) for pair in pairs)} |")
+    head = ["| as | right on castoff | right on stock |", "|---|---|---|"]
+    counts = [f"| {mode} | {ours} of {of} | {theirs} of {of} |" for mode, ours, theirs, of in right(record)]
     return "\n\n".join([BEGIN, "\n".join([*head, *counts]), "\n".join(rows), END])
+
+
+def right(record: Record) -> Iterator[tuple[str, int, int, int]]:
+    """A mode, how many models are right in it on castoff and on stock, and how many have it."""
+    for number, mode in enumerate(MODES):
+        ours, theirs = ([line[side]["outcomes"][number] for line in record.values()] for side in ("castoff", "stock"))
+        yield mode, ours.count(RIGHT), theirs.count(RIGHT), len(ours) - ours.count("")
+
+
+def sentence(record: Record) -> str:
+    """What the README says."""
+    counts = [f"{ours} of {of} {in_mode(mode)} ({theirs} on stock)" for mode, ours, theirs, of in right(whole(record))]
+    text = f"As on the CPU, within rounding, are {', '.join(counts[:-1])} and {counts[-1]}."
+    return f"{BEGIN}\n{text}\n{END}"
+
+
+def in_mode(mode: str) -> str:
+    return f"{'under' if mode == 'autocast' else 'in'} {mode}"
+
+
+def save(record: Record) -> None:
+    MEASURED.write_text(dumps(whole(record), 2, sort_keys=True), encoding="utf-8")
+    put(DOCUMENT, BEGIN, END, page(record))
+    put(README, BEGIN, END, sentence(record))
 
 
 def columns(side: dict[str, Any]) -> list[str]:
@@ -179,23 +187,22 @@ def main(
     """
     record = read()
     if write:
-        unfinished = [
-            name
-            for name, line in record.items()
-            if "stock" not in line or set(line["castoff"]["outcomes"]) - {RIGHT, ""}
-        ]
+        unfinished = [name for name, line in record.items() if set(line["castoff"]["outcomes"]) - {RIGHT, ""}]
         names = only or ([] if every else unfinished)
         if only or every or names:
             record = renewed(record, stock, patched, names)
-        MEASURED.write_text(dumps(whole(record), 2, sort_keys=True), encoding="utf-8")
-        put(DOCUMENT, BEGIN, END, page(record))
+        save(record)
     elif check:
         if patched is None:
             raise SystemExit("expected --patched beside --check, found none")
         names = only or slice_of_day(sorted(record), PARTS)
         found = problems(run(patched, names), record) if names else []
-        if page(record) not in DOCUMENT.read_text(encoding="utf-8"):
-            found.append("docs/models.md is not as bench/measured/models.json says: run bench/models.py --write")
+        if page(record) not in DOCUMENT.read_text(encoding="utf-8") or sentence(record) not in README.read_text(
+            encoding="utf-8"
+        ):
+            found.append(
+                "docs/models.md or README.md is not as bench/measured/models.json says: run bench/models.py --write"
+            )
         if found:
             raise SystemExit("\n".join(found))
     else:

@@ -23,13 +23,14 @@ def row(kind, left=()):
 
 def test_the_page_says_what_is_recorded(models):
     assert models.page(models.read()) in models.DOCUMENT.read_text(encoding="utf-8")
+    assert models.sentence(models.read()) in models.README.read_text(encoding="utf-8")
 
 
 def test_nothing_is_worse_than_on_stock_wheels(models):
     worse = [
         name
         for name, line in models.read().items()
-        for castoff, stock in zip(line["castoff"]["outcomes"], models.stock_outcomes(line), strict=True)
+        for castoff, stock in zip(line["castoff"]["outcomes"], line["stock"]["outcomes"], strict=True)
         if castoff and stock and models.rank(castoff) > models.rank(stock)
     ]
     assert worse == []
@@ -53,7 +54,12 @@ def test_what_is_not_as_recorded_is_named(models, found, problem):
     assert problems == [] if problem is None else problem in problems[0]
 
 
-def test_a_model_without_an_outcome_of_stock_wheels_has_its_own_alone(models):
-    text = models.page({"one": {"castoff": models.line_of(row("right"))}})
-    assert "| one ◦ | right | right | right | 6 | nothing | – |" in text
-    assert "1 models on castoff's wheels, 0 of them on stock wheels, too." in text
+def test_page_and_sentence_count_the_models_that_have_a_mode(models):
+    def side(*outcomes: str) -> dict:
+        return {"outcomes": [*outcomes], "compilations": 6, "left": [], "error": 0.9}
+
+    record = {"one": {"castoff": side("right", "right", ""), "stock": side("right", "wrong buffer", "")}}
+    text = models.page(record)
+    assert "| one | right | wrong buffer → right | – | 6 | nothing | 0.9 |" in text
+    assert "| autocast | 0 of 0 | 0 of 0 |" in text
+    assert "1 of 1 in float32 (1 on stock), 1 of 1 in bfloat16 (0 on stock) and" in models.sentence(record)
