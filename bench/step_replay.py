@@ -55,11 +55,12 @@ def sentence(record: dict) -> str:
 
 def measured(name: str, options: argparse.Namespace) -> dict:
     """A step's milliseconds, each of a process of its own, and the number of arrays."""
-    castoff, replayed = (run(options.patched, PROGRAM, name, how) for how in ("traced", "replayed"))
+    preload = {"LD_PRELOAD": str(options.allocator)} if options.allocator else {}
+    castoff, replayed = (run(options.patched, PROGRAM, name, how, **preload) for how in ("traced", "replayed"))
     if castoff["last"] != replayed["last"]:
         raise SystemExit(f"{name}: the last loss is {castoff['last']} traced and {replayed['last']} replayed")
-    stock = run(options.stock, PROGRAM, name, "traced")
-    jax = run(options.jax, PROGRAM, str(replayed["arrays"]), "jax")
+    stock = run(options.stock, PROGRAM, name, "traced", **preload)
+    jax = run(options.jax, PROGRAM, str(replayed["arrays"]), "jax", **preload)
     row = {"stock": stock["ms"], "castoff": castoff["ms"], "replayed": replayed["ms"], "jax": jax["ms"]}
     return {how: round(ms, 3) for how, ms in row.items()} | {"arrays": replayed["arrays"]}
 
@@ -75,8 +76,11 @@ def main() -> None:
     parser.add_argument("--patched", type=Path, required=True)
     parser.add_argument("--jax", type=Path, required=True, help="a Python with jax: castoff tpu environment has one")
     parser.add_argument("--only", choices=STEPS, action="append")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--allocator", type=Path, metavar="LIBRARY", help="one to preload, such as tcmalloc")
+    parser.add_argument("--write", action="store_true", help="not with --allocator")
     options = parser.parse_args()
+    if options.write and options.allocator:
+        parser.error("expected --write without --allocator: the pages have glibc's")
     record: dict = json.loads(RECORD.read_text()) if RECORD.exists() else {"steps": {}}
     for name in options.only or STEPS:
         record["steps"][name] = least([measured(name, options) for _ in range(RUNS)])
