@@ -155,10 +155,9 @@ def in_mode(mode: str) -> str:
     return f"{'under' if mode == 'autocast' else 'in'} {mode}"
 
 
-def save(record: Record) -> None:
-    MEASURED.write_text(dumps(whole(record), 2, sort_keys=True), encoding="utf-8")
-    put(DOCUMENT, BEGIN, END, page(record))
-    put(README, BEGIN, END, sentence(record))
+def pages(record: Record) -> dict[Path, str]:
+    """What this script writes into each page."""
+    return {DOCUMENT: page(record), README: sentence(record)}
 
 
 def columns(side: dict[str, Any]) -> list[str]:
@@ -187,22 +186,26 @@ def main(
     """
     record = read()
     if write:
-        unfinished = [name for name, line in record.items() if set(line["castoff"]["outcomes"]) - {RIGHT, ""}]
+        # A line with one side is of a run that was interrupted.
+        both = whole(record)
+        unfinished = [
+            name for name, line in record.items() if name not in both or set(line["castoff"]["outcomes"]) - {RIGHT, ""}
+        ]
         names = only or ([] if every else unfinished)
         if only or every or names:
             record = renewed(record, stock, patched, names)
-        save(record)
+        MEASURED.write_text(dumps(whole(record), 2, sort_keys=True), encoding="utf-8")
+        for path, text in pages(record).items():
+            put(path, BEGIN, END, text)
     elif check:
         if patched is None:
             raise SystemExit("expected --patched beside --check, found none")
+        record = whole(record)
         names = only or slice_of_day(sorted(record), PARTS)
         found = problems(run(patched, names), record) if names else []
-        if page(record) not in DOCUMENT.read_text(encoding="utf-8") or sentence(record) not in README.read_text(
-            encoding="utf-8"
-        ):
-            found.append(
-                "docs/models.md or README.md is not as bench/measured/models.json says: run bench/models.py --write"
-            )
+        for path, text in pages(record).items():
+            if text not in path.read_text(encoding="utf-8"):
+                found.append(f"{path.name} is not as bench/measured/models.json says: run bench/models.py --write")
         if found:
             raise SystemExit("\n".join(found))
     else:

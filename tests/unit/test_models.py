@@ -59,6 +59,7 @@ def test_page_and_sentence_count_the_models_that_have_a_mode(models):
         return {"outcomes": [*outcomes], "compilations": 6, "left": [], "error": 0.9}
 
     record = {"one": {"castoff": side("right", "right", ""), "stock": side("right", "wrong buffer", "")}}
+    record["interrupted"] = {"castoff": side("right", "right", "right")}
     text = models.page(record)
     assert "| one | right | wrong buffer → right | – | 6 | nothing | 0.9 |" in text
     assert "| autocast | 0 of 0 | 0 of 0 |" in text
