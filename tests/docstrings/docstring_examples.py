@@ -51,6 +51,7 @@ ELSEWHERE = (
 """Docstrings with one of these words are about something else than tensors of the process's device."""
 RANDOM = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
 UNINITIALIZED = {torch.empty, torch.empty_permuted, torch.empty_strided}
+UNINITIALIZED_LIKE = {torch.empty_like, torch.Tensor.new_empty, torch.Tensor.new_empty_strided}
 RANDOM_LIKE = {torch.rand_like, torch.randn_like, torch.randint_like}
 RANDOM_IN_PLACE = {
     getattr(torch.Tensor, f"{name}_")
@@ -93,6 +94,8 @@ class OnDevice(TorchFunctionMode):
             like = torch.empty_like(args[0], device="cpu")
             made = {"generator": self.generator} if function is torch.randint_like else {}
             return self._sent(function, like, *args[1:], **kwargs, **made)
+        if function in UNINITIALIZED_LIKE:
+            return function(*args, **kwargs).detach().zero_().requires_grad_(kwargs.get("requires_grad", False))
         if function in FACTORIES:
             return self._sent(
                 function, *args, **kwargs, **({"generator": self.generator} if function in RANDOM else {})
