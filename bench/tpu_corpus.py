@@ -72,9 +72,6 @@ NOT_IN_JAX = (
 """What ends torchax's process, or is written for torch alone."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {
-    ("attention of a computed query, causal", "v5e", CYCLES): Known(
-        1.125, "0.84 of a layer's, and a query does not tell which it is of"
-    ),
     ("attention alone, heads of 16, T 1024", "v6e", CYCLES): Known(1.04, "0.73 of them on v5e"),
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
@@ -87,7 +84,7 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
     ("cross-encoder, AdamW", "v5e", MEMORY): Known(3.3, "0.71 of stock's cycles; stock keeps all next to the cores"),
-    ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.15, "0.93 of stock's cycles"),
+    ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.155, "0.93 of stock's cycles"),
     ("vision layer, T 257, served", "v5e", CYCLES): Known(1.02, "norms and gelu are float32"),
     ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.22, "0.80 of stock's cycles"),
 }

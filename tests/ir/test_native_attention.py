@@ -139,14 +139,14 @@ def test_on_a_tpu_at_default_precision_the_weights_are_rounded(tpu, set_matmul_p
 @fails_on_stock
 @pytest.mark.parametrize(
     ("tokens", "computed", "saved"),
-    [(1024, True, "f32"), (1200, True, "bf16"), (1200, False, "f32"), (2100, True, "f32")],
+    [(1024, "qk", "f32"), (1200, "qk", "bf16"), (1200, "q", "f32"), (1200, "", "f32"), (2100, "qk", "f32")],
 )
 def test_on_a_tpu_what_waits_is_rounded_where_it_crowds(tpu, tokens, computed, saved):
     """Float32 weights of a third of the memory next to the cores to all of it, unless attention is all of the graph."""
     shape = (1, 8, tokens, 4)
     leaves = [torch.zeros(shape, dtype=bf16).to(DEVICE).requires_grad_() for _ in range(3)]
-    query = leaves[0].clone() if computed else leaves[0]
-    result = F.scaled_dot_product_attention(query, *leaves[1:])
+    query, key = (leaf.clone() if name in computed else leaf for name, leaf in zip("qk", leaves, strict=False))
+    result = F.scaled_dot_product_attention(query, key, leaves[2])
     assert dots(result) == NARROW
     result.backward(torch.zeros(shape, dtype=bf16).to(DEVICE))
     gradients = dots(*(t.grad for t in leaves))
@@ -665,7 +665,8 @@ def test_wide_weights_of_an_exact_scale_are_computed_again_on_a_tpu(tpu, form, a
     grad = random(*q[:-1], v[-1], seed=3)
 
     def attend(q, k, v, mask):
-        return F.scaled_dot_product_attention(q if alone else q.clone(), k, v, mask, **options)
+        q, k = (q, k) if alone else (q.clone(), k.clone())
+        return F.scaled_dot_product_attention(q, k, v, mask, **options)
 
     attend(*leaves, None).backward(grad.to(DEVICE))
     assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == (not alone)
@@ -691,7 +692,8 @@ def test_dropout_of_what_is_computed_again(tpu, alone):
         return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, None, 0.3, **EXACT)[0]
 
     def ours(q, k, v):
-        return F.scaled_dot_product_attention(q if alone else q.clone(), k, v, dropout_p=0.3, **EXACT)
+        q, k = (q, k) if alone else (q.clone(), k.clone())
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, **EXACT)
 
     for a, b in zip(with_dropout(ours, cpu, grad), with_dropout(stock, cpu, grad), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
@@ -716,7 +718,7 @@ def test_grouped_heads_have_a_dimension_on_a_tpu(tpu, form):
     grad = random(*query, seed=3)
 
     def attend(q, k, v, mask):
-        return F.scaled_dot_product_attention(q.clone(), k, v, mask, enable_gqa=True, scale=0.3, **options)
+        return F.scaled_dot_product_attention(q.clone(), k.clone(), v, mask, enable_gqa=True, scale=0.3, **options)
 
     exact = oracle(attend, cpu, mask, grad)
     ours = computed(attend, cpu, mask, grad)
@@ -786,14 +788,17 @@ def test_few_scores_are_stocks_on_a_tpu(tpu, sizes, options, by_torch):
     """Of narrow heads, or if they are causal and all of a graph; not where somebody chose, nor of float16."""
     ours = "bf16 bf16 f32"
 
-    def first(attend=F.scaled_dot_product_attention, dtype=bf16):
-        leaves = [torch.zeros(sizes, dtype=dtype).to(DEVICE).requires_grad_() for _ in range(3)]
-        return dots(attend(*leaves, **options))[0]
+    def first(computed="", dtype=bf16, keys_grad=True):
+        query, key, value = (torch.zeros(sizes, dtype=dtype).to(DEVICE) for _ in range(3))
+        query, key = query.requires_grad_(), key.requires_grad_(keys_grad)
+        query, key = query.clone() if "q" in computed else query, key.clone() if "k" in computed else key
+        return dots(F.scaled_dot_product_attention(query, key, value, **options))[0]
 
     assert first() == ("f32 f32 f32" if by_torch else ours)
     assert first(dtype=f16) == "f16 f16 f32"
     if options.get("is_causal"):
-        assert first(lambda q, k, v, **o: F.scaled_dot_product_attention(q.clone(), k, v, **o)) == ours
+        assert first("q") == first("k") == first()
+        assert first("qk") == first("q", keys_grad=False) == ours
     for choice in (True, False):
         experimental.narrow_attention(choice)
         try:
@@ -854,7 +859,7 @@ def test_few_scores_are_no_stocks_at_another_precision(tpu, set_matmul_precision
 def test_few_weights_of_wide_heads_wait_on_a_tpu(tpu, sizes, again):
     """The product that would give their scores again takes longer than they do."""
     leaves = [torch.zeros(sizes, dtype=bf16).to(DEVICE).requires_grad_() for _ in range(3)]
-    result = F.scaled_dot_product_attention(leaves[0].clone(), *leaves[1:])
+    result = F.scaled_dot_product_attention(*(leaf.clone() for leaf in leaves))
     result.backward(torch.zeros(sizes, dtype=bf16).to(DEVICE))
     assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == again
 

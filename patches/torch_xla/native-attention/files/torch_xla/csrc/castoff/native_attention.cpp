@@ -68,13 +68,19 @@ int64_t bytes_of(IntArrayRef scores) {
   return c10::multiply_integers(scores) * static_cast<int64_t>(sizeof(float));
 }
 
+// Whether attention is all of a graph, or nearly: nothing computed the query, or the key whose
+// gradient is asked for.
+bool is_alone(const Tensor& query, const Tensor& key) {
+  return query.is_leaf() || (key.is_leaf() && key.requires_grad());
+}
+
 // Whether these take a third of that memory or more and no more than all of it: rounded, what waits
 // for the backward pass leaves room there. Fewer leave it in any case, and more are nowhere near:
-// weights that are computed within the products then take fewer cycles. So they do if nothing
-// computed the query, as attention is all of the graph then, and nothing else waits.
-bool crowd(IntArrayRef scores, const Tensor& query) {
+// weights that are computed within the products then take fewer cycles. So they do if attention is
+// all of the graph, as nothing else waits.
+bool crowd(IntArrayRef scores, bool alone) {
   const int64_t bytes = bytes_of(scores);
-  return bytes >= kNear / 3 && bytes <= kNear && !query.is_leaf();
+  return bytes >= kNear / 3 && bytes <= kNear && !alone;
 }
 
 // float16's weights stay float32 unless asked for: their gradients may leave its range. So do those
@@ -105,10 +111,10 @@ bool is_computed_again(const Form& form, ScalarType dtype) {
 // the second product takes longer than they do. If attention is all of the graph, they leave room
 // enough in any case, of causal attention if they are not many, as its row sums are computed beside
 // them.
-bool is_kept(const Form& form, const Tensor& query) {
+bool is_kept(const Form& form, const Tensor& query, bool alone) {
   if (form.scale >= 1) return false;
   const int64_t bytes = bytes_of(form.sizes);
-  if (query.is_leaf()) return !form.causal || bytes <= kNear / 2;
+  if (alone) return !form.causal || bytes <= kNear / 2;
   return query.size(-1) >= kLanes && bytes <= kNear / 4;
 }
 
@@ -313,7 +319,7 @@ bool have_few_scores(const Tensor& query, const Tensor& key, bool causal, double
   if (query.scalar_type() != ScalarType::BFloat16 || !rounds_operands()) return false;
   const bool few = key.size(-2) <= kFew;
   if (query.size(-1) > kLanes / 4) {
-    return few && causal && query.is_leaf() && query.requires_grad();
+    return few && causal && query.requires_grad() && is_alone(query, key);
   }
   return few || (scales_exactly(scale) && bytes_of(sizes_of_scores(query, key)) <= kNear);
 }
@@ -359,9 +365,10 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
   if (is_better_by_torch(query, key, mask, dropout, causal, by)) return std::nullopt;
   Form form{by,    dropout, causal,          Weights::kWide,
             false, false,   query.dim() - 2, sizes_of_scores(query, key)};
-  form.kind = weights_of(dtype, by, crowd(form.sizes, query));
+  const bool alone = is_alone(query, key);
+  form.kind = weights_of(dtype, by, crowd(form.sizes, alone));
   form.again = !mask && is_computed_again(form, dtype);
-  form.alone = form.again && is_kept(form, query);
+  form.alone = form.again && is_kept(form, query, alone);
   form.again = form.again && !form.alone;
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
   if (mask && (causal || !is_mask_of(*mask, form.sizes, dtype))) return std::nullopt;
