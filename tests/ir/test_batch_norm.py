@@ -187,30 +187,6 @@ def test_frozen_statistics_of_a_network_that_trains():
     assert_close(grads(DEVICE), grads("cpu"))
 
 
-@ends_the_process_on_stock("2.6")
-@fails_on_stock
-def test_ir_of_the_backward_in_evaluation_mode():
-    layer = with_statistics(LAYERS["2d"][0]).to(DEVICE)
-    x = data(2, 4, 3, 3).to(DEVICE).requires_grad_()
-    torch_xla.sync()
-    (grad,) = torch.autograd.grad(layer(x).sum(), x)
-    ir(grad).expect("""\
-%0 = f32[4] xla::device_data()
-%1 = f32[] prim::Constant()
-%2 = f32[] xla::device_data()
-%3 = f32[4] xla::device_data()
-%4 = f32[4] aten::add(%3, %2, %1)
-%5 = f32[4] aten::rsqrt(%4)
-%6 = f32[4] aten::mul(%5, %0)
-%7 = f32[1,4,1,1] aten::view(%6)
-%8 = f32[] prim::Constant()
-%9 = f32[] aten::expand(%8)
-%10 = f32[2,4,3,3] aten::expand(%9)
-%11 = f32[2,4,3,3] aten::mul(%10, %7)
-return %11
-""")
-
-
 @passes_on_stock
 def test_evaluation_and_no_statistics_are_as_in_stock():
     layer = nn.BatchNorm2d(4).to(DEVICE).eval()

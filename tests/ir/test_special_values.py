@@ -1,6 +1,7 @@
 """Infinities, NaN, signed zeros and corners of functions: patches/torch_xla/special-values."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -13,6 +14,10 @@ from tensors import DEVICE
 INF, NAN = float("inf"), float("nan")
 NUMBERS = (0.0, -0.0, INF, -INF, 3.0, -3.0, 6.0, 5.5, -5.5, 6e4, -6e4, 1e-7)
 """Without NaN, which the minimum and the maximum of CPU-XLA drop; a TPU's do not."""
+
+# Of -0.0 and 0.0 CPU-XLA takes either as the larger one in earlier releases, and as ci/test.sh compiles on most days.
+CHOOSES_ZEROS = torch.__version__ >= "2.9" and "fusion_emitters=false" not in os.environ.get("XLA_FLAGS", "")
+BOUNDED = [n for n in NUMBERS if CHOOSES_ZEROS or math.copysign(1, n) > 0 or n]
 
 of_every_float = pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16), ids=str)
 
@@ -38,9 +43,7 @@ def test_bounds(dtype):
     """Stock's largest number of bfloat16 is an infinity, so that it is right there."""
     bounds = ({"min": 0}, {"max": 0}, {"min": -1.0}, {"max": 1.0}, {"min": -INF, "max": 2.0}, {"min": -2.0, "max": INF})
     clamped = [lambda x, b=b: x.clamp(**b) for b in bounds]
-    # Of -0.0 and 0.0 the XLA of earlier releases takes either as the larger one.
-    numbers = [n for n in NUMBERS if torch.__version__ >= "2.9" or math.copysign(1, n) > 0 or n]
-    assert_same([*clamped, lambda x: x.clamp_min(1), lambda x: x.clamp_max(1)], torch.tensor(numbers, dtype=dtype))
+    assert_same([*clamped, lambda x: x.clamp_min(1), lambda x: x.clamp_max(1)], torch.tensor(BOUNDED, dtype=dtype))
 
 
 @fails_on_stock
@@ -96,7 +99,7 @@ def test_logsumexp_of_infinities(dtype):
 @fails_on_stock
 @of_every_float
 def test_activations(dtype):
-    x = torch.tensor(NUMBERS, dtype=dtype)
+    x = torch.tensor(BOUNDED, dtype=dtype)
     assert_same([F.logsigmoid], torch.tensor([*NUMBERS, NAN], dtype=dtype))
     assert_same([F.hardsigmoid, F.relu6, F.hardtanh, lambda x: F.hardtanh(x, -3, 6)], x, gradients=True)
 
@@ -160,28 +163,4 @@ def test_ir_of_the_gradient_of_a_threshold():
 %4 = pred[3] aten::le(%3, %1)
 %5 = f32[3] aten::masked_fill(%3, %4, %0)
 return %5
-""")
-
-
-@fails_on_stock
-@pytest.mark.since("2.6", "this IR of a number")
-def test_ir_of_a_remainder():
-    x = torch.tensor(NUMBERS).to(DEVICE)
-    torch_xla.sync()
-    ir(x % INF).expect("""\
-%0 = f32[] xla::device_data()
-%1 = f32[12] xla::device_data()
-%2 = f32[12] aten::fmod(%1, %0)
-%3 = f32[] prim::Constant()
-%4 = f32[12] aten::add(%2, %0, %3)
-%5 = s64[] prim::Constant()
-%6 = pred[] aten::lt(%0, %5)
-%7 = s64[] prim::Constant()
-%8 = pred[12] aten::lt(%2, %7)
-%9 = pred[12] aten::ne(%8, %6)
-%10 = s64[] prim::Constant()
-%11 = pred[12] aten::ne(%2, %10)
-%12 = pred[12] aten::logical_and(%11, %9)
-%13 = f32[12] aten::where(%12, %4, %2)
-return %13
 """)

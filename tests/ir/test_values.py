@@ -31,34 +31,6 @@ def test_exponential_units(dtype):
 
 
 @fails_on_stock
-def test_ir_of_the_gradient_of_elu():
-    x = data(2, 3).to(DEVICE).requires_grad_()
-    torch_xla.sync()
-    (grad,) = torch.autograd.grad(F.elu(x).sum(), x)
-    ir(grad).expect("""\
-%0 = f32[] prim::Constant()
-%1 = f32[] aten::expand(%0)
-%2 = f32[2,3] aten::expand(%1)
-%3 = f32[] prim::Constant()
-%4 = f32[] prim::Constant()
-%5 = f32[2,3] xla::device_data()
-%6 = f32[2,3] aten::mul(%5, %4)
-%7 = f32[2,3] aten::exp(%6)
-%8 = f32[2,3] aten::mul(%7, %3)
-%9 = f32[2,3] aten::expand(%8)
-%10 = s64[] prim::Constant()
-%11 = pred[2,3] aten::le(%5, %10)
-%12 = pred[2,3] aten::expand(%11)
-%13 = f32[2,3] aten::where(%12, %9, %2)
-%14 = f32[] prim::Constant()
-%15 = f32[] aten::expand(%14)
-%16 = f32[2,3] aten::expand(%15)
-%17 = f32[2,3] aten::mul(%16, %13)
-return %17
-""")
-
-
-@fails_on_stock
 @pytest.mark.parametrize("dtype", (bf16, f16), ids=str)
 def test_gradients_of_hardswish_and_logsigmoid(dtype):
     assert_same((F.hardswish, F.logsigmoid), torch.linspace(-12, 12, 62).to(dtype), gradients=True)
