@@ -44,21 +44,6 @@ ROOT %1 = (bf16[4,6]) tuple(%0)
 """)
 
 
-@fails_on_stock
-def test_across_views():
-    cpu, x = data(4, 6)
-    y = x.float().t().unsqueeze(1).expand(6, 2, 4)[1:5:2].to(bf16)
-    ir(y).expect("""\
-%0 = bf16[4,6] xla::device_data()
-%1 = bf16[6,4] aten::permute(%0)
-%2 = bf16[6,1,4] aten::view(%1)
-%3 = bf16[6,2,4] aten::expand(%2)
-%4 = bf16[2,2,4] xla::select(%3)
-return %4
-""")
-    assert torch.equal(y.cpu(), cpu.t().unsqueeze(1).expand(6, 2, 4)[1:5:2])
-
-
 VIEWS = {
     "t": lambda t: t.t(),
     "permute": lambda t: t[None].permute(2, 0, 1),

@@ -319,36 +319,9 @@ def test_tied_embedding():
 
 
 @fails_on_stock
-@pytest.mark.parametrize("name", ["linear", "conv2d", "embedding", "einsum"])
-def test_64_micro_batches(name):
-    cases = {"linear": PRODUCTS["linear"], "conv2d": CONVOLUTIONS["conv2d"], "einsum": EINSUMS["bsi,ihd->bshd"]}
-    if name in cases:
-        leaves, expected, _ = accumulate(*cases[name], steps=64)
-        assert error(leaves[0].grad, expected[0]) <= 1e-6
-        return
-    w, ids = numbers(10, 4), torch.arange(24).remainder(7)
-    leaf, expected = wide(w), torch.zeros(10, 4, dtype=f64)
-    for seed in range(64):
-        g = numbers(24, 4, seed=seed)
-        F.embedding(on_device(ids), leaf).backward(on_device(g))
-        torch_xla.sync()
-        expected += in_float64(lambda weight: F.embedding(ids, weight), [w], g)[0]
-    assert error(leaf.grad, expected) <= 1e-6
-
-
-@fails_on_stock
 def test_under_autocast():
     check(PRODUCTS["linear in 3-D with bias"], context=lambda: torch.autocast("xla", dtype=bf16))
     check(EINSUMS["bi,oi->bo"], context=lambda: torch.autocast("xla", dtype=bf16))
-
-
-@fails_on_stock
-def test_a_wide_activation():
-    x, w, g = numbers(16, 8), numbers(8, 6), numbers(16, 6)
-    leaf = wide(x)
-    (leaf @ on_device(w)).backward(on_device(g))
-    assert leaf.grad.dtype == f32
-    assert error(leaf.grad, g.double() @ w.double().t()) <= 1e-6
 
 
 @fails_on_stock
