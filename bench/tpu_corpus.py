@@ -72,7 +72,6 @@ NOT_IN_JAX = (
 """What ends torchax's process, or is written for torch alone."""
 
 KNOWN: dict[tuple[str, str, str], Known] = {
-    ("attention alone, heads of 16, T 1024", "v6e", CYCLES): Known(1.04, "0.73 of them on v5e"),
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),

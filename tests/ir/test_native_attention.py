@@ -864,6 +864,16 @@ def test_few_weights_of_wide_heads_wait_on_a_tpu(tpu, sizes, again):
     assert hlo(*(t.grad for t in leaves)).count(" opt-barrier(") == again
 
 
+@fails_on_stock
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}], ids=["all keys", "causal"])
+def test_many_weights_of_an_exact_scale_wait_alone_with_a_scaled_query_on_a_tpu(tpu, options):
+    """Of attention that is all of a graph; there is nothing between the product and its softmax."""
+    leaves = [torch.zeros(1, 20, 1400, 16, dtype=bf16).to(DEVICE).requires_grad_() for _ in range(3)]
+    text = hlo(F.scaled_dot_product_attention(*leaves, **options))
+    assert ("bf16[1,20,1400,16] multiply(" in text) == (not options)
+    assert "bf16 bf16 f32" in dots(F.scaled_dot_product_attention(*leaves, **options))
+
+
 ERRORS = {
     "dtypes": lambda q, k, v: (q, k.float(), v),
     "sizes": lambda q, k, v: (q, k[..., :3], v),

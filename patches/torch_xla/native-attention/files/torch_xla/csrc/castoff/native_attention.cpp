@@ -101,10 +101,11 @@ Weights weights_of(ScalarType dtype, double scale, bool crowded) {
 }
 
 // Whether float32 weights would wait for the backward pass in the memory that torch's formula saves
-// by its rounding.
-bool is_computed_again(const Form& form, ScalarType dtype) {
+// by its rounding. More of them than are near do not crowd it; if attention is all of the graph and
+// not causal, it takes fewer cycles so in any case.
+bool is_computed_again(const Form& form, ScalarType dtype, bool alone) {
   return choice == Choice::kAuto && form.kind == Weights::kWide && dtype == ScalarType::BFloat16 &&
-         rounds_operands() && bytes_of(form.sizes) <= kNear;
+         rounds_operands() && ((alone && !form.causal) || bytes_of(form.sizes) <= kNear);
 }
 
 // Whether they wait nevertheless. Where a head is as wide as the lanes of a TPU and they are few,
@@ -367,7 +368,7 @@ std::optional<Tensor> attention(const Tensor& query, const Tensor& key, const Te
             false, false,   query.dim() - 2, sizes_of_scores(query, key)};
   const bool alone = is_alone(query, key);
   form.kind = weights_of(dtype, by, crowd(form.sizes, alone));
-  form.again = !mask && is_computed_again(form, dtype);
+  form.again = !mask && is_computed_again(form, dtype, alone);
   form.alone = form.again && is_kept(form, query, alone);
   form.again = form.again && !form.alone;
   if (!(dropout >= 0 && dropout < 1)) return std::nullopt;
