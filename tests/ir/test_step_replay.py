@@ -1,7 +1,10 @@
 """torch_xla.replay: replayed and traced runs are equal to the bit, and what cannot be replayed is refused."""
 
+import collections
 import copy
 import io
+import itertools
+import random
 import re
 import time
 import warnings
@@ -779,15 +782,12 @@ def numpy_random(x):
     return x * float(np.random.rand())
 
 
-NUMBERS = iter(range(2, 100))
-
-
 def changing_number(x):
-    return x * next(NUMBERS)
+    return x * time.perf_counter()
 
 
 def changing_data(x):
-    return x * torch.tensor([float(next(NUMBERS)), 1.0]).to(XLA)
+    return x * torch.tensor([time.perf_counter(), 1.0]).to(XLA)
 
 
 KEPT = []
@@ -800,7 +800,7 @@ def kept(x):
 
 
 def kept_elsewhere(x):
-    kept_elsewhere.last = x + 1
+    vars(kept_elsewhere)["last"] = x + 1
     return x + 2
 
 
@@ -810,6 +810,89 @@ COUNTER = Settings()
 def counted(x):
     COUNTER.scale += 1
     return x + 1
+
+
+class Slots:
+    __slots__ = ("count",)
+
+
+def moving(state, move):
+    """A step that changes ``state`` and what it computes by it: every third call is another graph."""
+
+    def step(x):
+        number = move(state)
+        return x + 1 if number % 3 else x * 2
+
+    return step
+
+
+def in_slots(slots):
+    slots.count = getattr(slots, "count", 0) + 1
+    return slots.count
+
+
+class Class:
+    count = 0
+
+    @classmethod
+    def move(cls):
+        cls.count += 1
+        return cls.count
+
+
+def by_class(x):
+    return x + 1 if Class.move() % 3 else x * 2
+
+
+def by_default(x, counts=[0]):  # noqa: B006
+    counts[0] += 1
+    return x + 1 if counts[0] % 3 else x * 2
+
+
+def by_attribute(x):
+    by_attribute.count += 1
+    return x + 1 if by_attribute.count % 3 else x * 2
+
+
+by_attribute.count = 0
+
+
+def slots():
+    made = Slots()
+    made.count = 0
+    return made
+
+
+def array_moved(array):
+    array[0] += 1
+    return array[0]
+
+
+def counter_moved(counter):
+    counter["calls"] += 1
+    return counter["calls"]
+
+
+def generated():
+    while True:
+        yield from range(3)
+
+
+STATES = {
+    "Random": (random.Random(0), lambda r: r.randrange(9)),
+    "RandomState": (np.random.RandomState(0), lambda r: r.randint(9)),
+    "Generator": (np.random.default_rng(0), lambda r: r.integers(9)),
+    "torch.Generator": (torch.Generator().manual_seed(0), lambda g: int(torch.randint(9, (), generator=g))),
+    "count": (itertools.count(), next),
+    "cycle": (itertools.cycle(range(4)), next),
+    "generator": (generated(), next),
+    "iterator": (iter(range(99)), next),
+    "slots": (slots(), in_slots),
+    "array": (np.zeros(1, int), array_moved),
+    "Counter": (collections.Counter(), counter_moved),
+    "deque": (collections.deque([1, 2, 3]), lambda d: d.rotate() or d[0]),
+    "set": (set(), lambda s: s.add(len(s)) or len(s)),
+}
 
 
 def host_result(x):
@@ -834,6 +917,10 @@ def no_work(x):
         (kept, "changes the global KEPT"),
         (kept_elsewhere, "is made and kept as 'last', in each call"),
         (counted, "changes Settings.scale"),
+        (by_class, "changes Class.count"),
+        (by_default, "changes a default of by_default"),
+        (by_attribute, "changes by_attribute.count"),
+        *[pytest.param(moving(*STATES[name]), r"changes (the state of a|state)", id=name) for name in STATES],
         (host_result, "returns a tensor on cpu"),
         (no_work, "computes nothing"),
     ],

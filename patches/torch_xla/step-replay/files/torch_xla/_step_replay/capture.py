@@ -325,6 +325,9 @@ def _refusal(
         return f"it executes a graph: {executed}"
     if _generators() != before.random:
         return "it draws random numbers on the CPU, which a replay would not draw again: draw them on the device"
+    changed_object = before.places.changed_object()
+    if changed_object is not None:
+        return f"it changes the state of a {changed_object}, which a replay would not: do that outside the step"
     if _step_closures() != before.closures:
         return "it adds a step closure, which a replay would not run"
     if changed:

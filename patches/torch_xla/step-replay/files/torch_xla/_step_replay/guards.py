@@ -2,7 +2,13 @@
 
 import collections
 import functools
+import itertools
+import operator
+import pickle
+import random
+import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, Optional
 
@@ -15,6 +21,8 @@ __all__ = ["Places", "is_scalar"]
 _SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
+#: What each module has, in hundreds of which nothing is.
+_MODULE = frozenset(vars(torch.nn.Module()))
 _MISSING = object()
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)  # their get() is dict's own
 _DEEP = 8  # functions that call functions
@@ -30,9 +38,9 @@ def is_scalar(value: Any) -> bool:
 
 
 def _is_short(value: Any) -> bool:
-    if type(value) is list:
-        return len(value) <= _LONG and all(map(is_scalar, value))
-    return type(value) is dict and len(value) <= _LONG and all(is_scalar(v) for v in value.values())
+    if isinstance(value, dict):
+        return len(value) <= _LONG and all(map(is_scalar, value.values()))
+    return isinstance(value, (list, set, collections.deque)) and len(value) <= _LONG and all(map(is_scalar, value))
 
 
 class Places:
@@ -43,6 +51,7 @@ class Places:
         self.cells: list[tuple[Any, Any, str]] = []
         self.copies: list[tuple[Any, Any, str]] = []  # short lists and dicts, and what was in them
         self.sizes: list[tuple[Any, int, str]] = []
+        self.states: list[tuple[Any, Any]] = []  # generators, iterators and other objects, and their state
         self.modules: list[torch.nn.Module] = []
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
         self._seen: set[tuple] = set()
@@ -99,7 +108,7 @@ class Places:
             self._add_value(name, value, names, depth)
         self._add_globals(function, names, depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._add_object(default, names, depth)
+            self._add_value(f"a default of {function.__qualname__}", default, names, depth)
         return None
 
     def _add_globals(self, function: types.FunctionType, names: frozenset[str], depth: int) -> None:
@@ -107,10 +116,11 @@ class Places:
             value = function.__globals__[name]
             self._add_place(function.__globals__, name, value, f"the global {name}", names, depth)
             if isinstance(value, types.ModuleType) and not _is_of_torch(value.__name__):
+                whole = value.__name__.split(".")[0] not in sys.stdlib_module_names
                 for attribute in sorted(names & vars(value).keys()):
                     found = vars(value)[attribute]
-                    if is_scalar(found) or isinstance(found, torch.Tensor):
-                        self._add_place(vars(value), attribute, found, f"{name}.{attribute}", names, depth)
+                    if whole or is_scalar(found):
+                        self._add_place(vars(value), attribute, found, f"{name}.{attribute}", names, depth + 1)
 
     def _add_place(self, mapping: Any, key: Any, value: Any, whose: str, names: frozenset[str], depth: int) -> None:
         self.same.append((mapping, key, value, whose))
@@ -125,7 +135,12 @@ class Places:
 
     def _add_object(self, value: Any, names: frozenset[str], depth: int) -> None:
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            for key in sorted(names & getattr(value, "__dict__", {}).keys()):
+                if self._is_new(value, key):
+                    self._add_place(vars(value), key, vars(value)[key], f"{value.__name__}.{key}", names, depth + 1)
             self.add_function(value, depth + 1)
+        elif isinstance(value, type):
+            self._add_class(value, names, depth)
         elif isinstance(value, (list, tuple)) and len(value) <= _LONG:
             for item in value:
                 self._add_object(item, names, depth + 1)
@@ -144,6 +159,7 @@ class Places:
             return
         if isinstance(value, (torch.optim.Optimizer, torch.Tensor, type, types.ModuleType)) or depth > _DEEP:
             return
+        self._add_state(value)
         kind, attributes = type(value), getattr(value, "__dict__", None)
         if not isinstance(attributes, dict) or isinstance(value, types.FunctionType):
             return
@@ -157,12 +173,34 @@ class Places:
             elif not _is_of_torch(kind.__module__):
                 self._add_of_class(value, key, names, depth)
 
+    def _add_state(self, value: Any) -> None:
+        state = _state(value)
+        if state is not None and self._is_new(value, "state"):
+            self.states.append((value, state))
+
+    def _add_class(self, value: type, names: frozenset[str], depth: int) -> None:
+        """The attributes and methods of a class that a function with these names reads."""
+        for base in value.__mro__:
+            if _is_of_torch(base.__module__) or depth > _DEEP:
+                continue
+            for key in sorted(names & vars(base).keys()):
+                found = vars(base)[key]
+                function = getattr(found, "__func__", found)  # of a class method, or a static one
+                if not self._is_new(base, key):
+                    continue
+                if isinstance(function, types.FunctionType):
+                    self.add_function(function, depth + 1)
+                    self._add_class(value, names | _names_of(function), depth + 1)
+                elif is_scalar(found) or _is_short(found):
+                    self._add_place(vars(base), key, found, f"{base.__name__}.{key}", names, depth)
+
     def _add_of_class(self, value: Any, key: str, names: frozenset[str], depth: int) -> None:
         """A method, a property or a number that an object has from its class."""
         owner = next((base for base in type(value).__mro__ if key in vars(base)), None)
         found = None if owner is None else vars(owner)[key]
         if isinstance(found, property):
             found = found.fget
+        found = getattr(found, "__func__", found)  # of a class method, or a static one
         if isinstance(found, types.FunctionType):
             self.add_function(found, depth + 1)
             self._add_instance(value, names | _names_of(found), depth + 1)
@@ -191,6 +229,9 @@ class Places:
         for key, value in list(attributes.items()):
             if key not in _PRIVATE:
                 self.same.append((attributes, key, value, f"{kind}.{key}"))
+                if key in _MODULE:
+                    continue
+                self._add_state(value)
                 if _is_short(value):
                     self.copies.append((value, value.copy(), f"{kind}.{key}"))
         for part in ("_parameters", "_buffers"):
@@ -245,6 +286,10 @@ class Places:
                 changed.append((None, None, size, container, whose))
         return changed
 
+    def changed_object(self) -> Optional[str]:
+        """The type of a generator, an iterator or another object that has another state than before."""
+        return next((type(value).__name__ for value, state in self.states if _state(value) != state), None)
+
     def is_stale(self) -> bool:
         """Whether a tensor or an object has another one in its place, which does not come back."""
         return any(not is_scalar(value) for _, _, value, _, _ in self.changes())
@@ -269,6 +314,53 @@ class _Quick:
 
 def _equal(found: Any, value: Any) -> bool:
     return type(found) is type(value) and is_scalar(value) and (found == value or (found != found and value != value))
+
+
+def _state(value: Any) -> Any:
+    """What tells whether the code that reads an object has changed it; None: it is looked at elsewhere, or not at all.
+
+    That is where a generator of random numbers or an iterator stands, how long a container is, the values of a short
+    array, and what an object has in slots.
+    """
+    kind = type(value)
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes() if value.device.type == "cpu" else None
+    if isinstance(value, (list, set, dict, collections.deque)):
+        return len(value)
+    if isinstance(value, (itertools.count, itertools.cycle, types.GeneratorType)) or hasattr(kind, "__length_hint__"):
+        return _place(value)
+    if isinstance(value, random.Random) or kind.__module__.startswith("numpy.random"):
+        try:
+            return pickle.dumps(value)
+        except NotImplementedError:  # of random.SystemRandom
+            return None
+    if kind.__module__ == "numpy":
+        short = kind.__name__ == "ndarray" and value.size <= _LONG and not value.dtype.hasobject
+        return value.tobytes() if short else None
+    slots = [name for base in kind.__mro__ for name in _slots(base)]
+    return {name: held for name in slots if is_scalar(held := getattr(value, name, _MISSING))} or None
+
+
+def _place(value: Any) -> Any:
+    """Where an iterator stands."""
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, itertools.cycle):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            _, (rest,), (saved, _) = value.__reduce__()
+        return operator.length_hint(rest, -1), len(saved)
+    if not isinstance(value, types.GeneratorType):
+        return operator.length_hint(value, -1)
+    frame = value.gi_frame
+    if frame is None:
+        return "ended"
+    return frame.f_lasti, {name: held for name, held in frame.f_locals.items() if is_scalar(held)}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = () if _is_of_torch(kind.__module__) else vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _names_of(function: Any) -> frozenset[str]:
