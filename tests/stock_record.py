@@ -26,6 +26,8 @@ FOLDERS = (
     *("bench", "bench/shared", "bench/workers"),
 )
 """What tests import or start lies in these folders, beside themselves."""
+NO_DATA = (".py", ".pyc", ".bak")
+"""In a test's folder all else is read by tests; expecttest leaves a .bak beside what it has written anew."""
 IMPORTED = re.compile(r"\b(?:from|import)\s+([\w.]+)")
 NAMED = re.compile(r"[\w-]+\.(?:py|json|mlir|toml)\b")
 
@@ -69,7 +71,7 @@ def of_castoff(names):
 def files_of(module):
     """The module of tests, and all that it uses."""
     folder = module.parent
-    data = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    data = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in NO_DATA]
     return frozenset(data) | closure([module, folder / "conftest.py", ROOT / "tests" / "conftest.py"])
 
 
