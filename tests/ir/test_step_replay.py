@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 import io
 import itertools
 import random
@@ -844,6 +845,23 @@ def by_class(x):
     return x + 1 if Class.move() % 3 else x * 2
 
 
+class OfClass:
+    counts = {"calls": 0}  # noqa: RUF012
+
+    def __call__(self, x):
+        self.counts["calls"] += 1
+        return x + 1 if self.counts["calls"] % 3 else x * 2
+
+
+def by_partial(x):
+    PARTIAL.count += 1
+    return x + 1 if PARTIAL.count % 3 else x * 2
+
+
+PARTIAL = functools.partial(by_class)
+PARTIAL.count = 0
+
+
 def by_default(x, counts=[0]):  # noqa: B006
     counts[0] += 1
     return x + 1 if counts[0] % 3 else x * 2
@@ -918,6 +936,8 @@ def no_work(x):
         (kept_elsewhere, "is made and kept as 'last', in each call"),
         (counted, "changes Settings.scale"),
         (by_class, "changes Class.count"),
+        (OfClass(), "changes OfClass.counts"),
+        (by_partial, "changes partial.count"),
         (by_default, "changes a default of by_default"),
         (by_attribute, "changes by_attribute.count"),
         *[pytest.param(moving(*STATES[name]), r"changes (the state of a|state)", id=name) for name in STATES],

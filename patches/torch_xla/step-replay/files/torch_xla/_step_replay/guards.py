@@ -135,9 +135,8 @@ class Places:
 
     def _add_object(self, value: Any, names: frozenset[str], depth: int) -> None:
         if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-            for key in sorted(names & getattr(value, "__dict__", {}).keys()):
-                if self._is_new(value, key):
-                    self._add_place(vars(value), key, vars(value)[key], f"{value.__name__}.{key}", names, depth + 1)
+            if getattr(value, "__dict__", None):
+                self._add_instance(value, names, depth)
             self.add_function(value, depth + 1)
         elif isinstance(value, type):
             self._add_class(value, names, depth)
@@ -161,15 +160,16 @@ class Places:
             return
         self._add_state(value)
         kind, attributes = type(value), getattr(value, "__dict__", None)
-        if not isinstance(attributes, dict) or isinstance(value, types.FunctionType):
+        if not isinstance(attributes, dict):
             return
+        name = value.__name__ if isinstance(value, types.FunctionType) else kind.__name__
         if "get_last_lr" in names:
             names |= {"_last_lr"}
         for key in sorted(names | {"__call__"}):
             if not self._is_new(value, key):
                 continue
             if key in attributes:
-                self._add_place(attributes, key, attributes[key], f"{kind.__name__}.{key}", names, depth + 1)
+                self._add_place(attributes, key, attributes[key], f"{name}.{key}", names, depth + 1)
             elif not _is_of_torch(kind.__module__):
                 self._add_of_class(value, key, names, depth)
 
@@ -204,8 +204,8 @@ class Places:
         if isinstance(found, types.FunctionType):
             self.add_function(found, depth + 1)
             self._add_instance(value, names | _names_of(found), depth + 1)
-        elif is_scalar(found) and owner is not None:
-            self.same.append((vars(owner), key, found, f"{owner.__name__}.{key}"))
+        elif owner is not None and (is_scalar(found) or _is_short(found)):
+            self._add_place(vars(owner), key, found, f"{owner.__name__}.{key}", names, depth)
 
     def add_attributes(self, attributes: dict[str, Any], kind: str) -> None:
         """The numbers that an object has, and those in its short lists and dicts."""
@@ -231,9 +231,10 @@ class Places:
                 self.same.append((attributes, key, value, f"{kind}.{key}"))
                 if key in _MODULE:
                     continue
-                self._add_state(value)
                 if _is_short(value):
                     self.copies.append((value, value.copy(), f"{kind}.{key}"))
+                else:
+                    self._add_state(value)
         for part in ("_parameters", "_buffers"):
             for key, value in attributes[part].items():
                 if value is None or is_known is None or is_known(value):
