@@ -1,12 +1,11 @@
 """What each topic changes in the IR, from the wheels themselves.
 
 Runs the example.py of every topic in an environment with stock wheels and in one with patched
-wheels. --write makes docs/before-after.md, which has each program's whole IR, and puts a row for each
-topic, what is gone and what came, between the two marks in README.md. --check compares both with what
-is there and exits with 1 if they differ; on stock wheels it runs the programs that on_stock.py does not
-know. --only runs the program of one topic, and takes what the document has of the others. README.md also
-shows two topics whole, one of them at its top. Where environments of pin 2.1 are given, the program of
-pytorch/xla#3718 is made anew as well, at the document's end.
+wheels. --write makes docs/before-after.md, which has what each program prints and a table of what is gone and
+what came; ci/site_hooks.py puts the programs in for the site. README.md has one topic's whole, at its top. --check
+compares both with what is there and exits with 1 if they differ; on stock wheels it runs the programs that
+on_stock.py does not know. --only runs the program of one topic, and takes what the document has of the others.
+Where environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as well, at the document's end.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ END_FIRST = "<!-- the first example: end -->"
 BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
 END_2_1 = "<!-- before and after on 2.1: end -->"
 SECTION = re.compile(
-    r"## \[`[^`]+`\]\(\.\./(?P<topic>[^)]+)\)(?: \(\d+\))?\n\n(?P<title>.*?)\n\n```python\n(?P<program>.*?)\n```\n\n"
-    r"```diff\n(?P<printed>.*?)\n```",
+    r"## .*\n\n\[.*\]\(\.\./(?P<program>[^)]+)\)\n\n```diff\n(?P<printed>.*?)\n```",
     re.DOTALL,
 )
 EXAMPLE_2_1 = ROOT / "patches" / "torch" / "data-setter" / "example-2.1.py"
@@ -59,7 +57,7 @@ def run(python: Path, example: Path) -> str:
 class Example:
     """A topic's program and what it printed."""
 
-    topic: Path  # the folder of the topic, from the root
+    path: Path  # from the root
     title: str  # what the program is about, one sentence
     program: str  # its lines
     stock: str  # what it printed under stock wheels
@@ -72,7 +70,12 @@ class Example:
         title = text.split('"""')[1].strip()
         marked = text.split("# README: begin\n")[1].split("# README: end\n")[0].rstrip(" ")
         program = textwrap.dedent(marked).strip()
-        return cls(path.parent.relative_to(ROOT), title, program, stock, patched)
+        return cls(path.relative_to(ROOT), title, program, stock, patched)
+
+    @property
+    def topic(self) -> Path:
+        """The folder of the topic, from the root."""
+        return self.path.parent
 
     @classmethod
     def of_section(cls, section: str) -> Example:
@@ -81,7 +84,7 @@ class Example:
         assert match is not None, f"{DOCUMENT.name} has a section of another form:\n{section}"
         lines = match["printed"].split("\n")
         stock, patched = ("\n".join(line[1:] for line in lines if not line.startswith(other)) for other in "+-")
-        return cls(Path(match["topic"]), match["title"], match["program"], stock, patched)
+        return cls.of(ROOT / match["program"], stock, patched)
 
     def section(self, number: int) -> str:
         """Its section of the document: the `number`th of its topic's."""
@@ -89,18 +92,16 @@ class Example:
         return f"## [`{self.topic.name}`](../{self.topic}){more}\n\n{self.compared()}"
 
     def compared(self) -> str:
-        """The program and what it printed: lines of both wheels once."""
+        """The title, with a link to the program, and what that printed: lines of both wheels once."""
         stock, patched = self.stock.split("\n"), self.patched.split("\n")
         _, _, _, *lines = difflib.unified_diff(stock, patched, n=len(stock), lineterm="")
         printed = "\n".join(line.rstrip() for line in lines)
-        return f"{self._shown()}\n\n```diff\n{printed}\n```"
+        return f"[{self.title}](../{self.path})\n\n```diff\n{printed}\n```"
 
     def whole(self) -> str:
         """The program and what it printed, before and after."""
-        return f"{self._shown()}\n\nStock:\n```\n{self.stock}\n```\n\ncastoff:\n```\n{self.patched}\n```"
-
-    def _shown(self) -> str:
-        return f"{self.title}\n\n```python\n{self.program}\n```"
+        shown = f"{self.title}\n\n```python\n{self.program}\n```"
+        return f"{shown}\n\nStock:\n```\n{self.stock}\n```\n\ncastoff:\n```\n{self.patched}\n```"
 
     def row(self, number: int) -> str:
         """The line of the table: what only stock printed, and what only castoff did."""
@@ -122,9 +123,7 @@ def cell(lines: Counter[str]) -> str:
 
 def document(examples: list[Example], on_2_1: str) -> str:
     """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
-    head = (
-        "# Before and after\n\nEach topic's program, and what it prints: `-` under stock wheels, `+` under castoff's, "
-    )
+    head = "# Before and after\n\nWhat each topic's program prints: `-` under stock wheels, `+` under castoff's, "
     head += f"the rest under both. Made by `bench/before_after.py --write`.\n\n{table(examples)}\n\n"
     return (
         head
@@ -166,7 +165,7 @@ def run_all(paths: list[Path], stock: Path, patched: Path, known: dict[Path, str
 
 def known_on_stock() -> dict[Path, str]:
     """What the document says that programs print on stock wheels, where it is known to be true."""
-    said = {ROOT / example.topic / "example.py": example.stock for example in present_examples()}
+    said = {ROOT / example.path: example.stock for example in present_examples()}
     return {path: text for path, text in said.items() if path.exists() and on_stock.is_known(path, text)}
 
 
@@ -190,10 +189,10 @@ def main(
     known = known_on_stock() if check else {}
     examples = run_all([path for path in paths if only in (None, path.parent.name)], stock, patched, known)
     if write:
-        on_stock.remember({ROOT / example.topic / "example.py": example.stock for example in examples})
+        on_stock.remember({ROOT / example.path: example.stock for example in examples})
     if only:
         examples += [example for example in present_examples() if example.topic.name != only]
-        examples.sort(key=lambda example: (example.topic.name, example.topic / "example.py"))
+        examples.sort(key=lambda example: (example.topic.name, example.path))
     if stock_2_1 and patched_2_1:
         [example] = run_all([EXAMPLE_2_1], stock_2_1, patched_2_1, {})
         on_2_1 = f"{BEGIN_2_1}\n\n{example.compared()}\n\n{END_2_1}"

@@ -2,7 +2,7 @@
 
 README, CONTRIBUTING and CHANGELOG become pages. Links between documents are as in the tree; here those to pages
 become links to pages, and those to other files links to the repository (SITE_REPOSITORY), or text without one. A
-link to a file that is not there is a warning, so that a strict build fails.
+link to a file that is not there is a warning, so that a strict build fails. Of a topic's program the tree has a link.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import logging
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ LINK = re.compile(
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 ROLE = re.compile(r":(?:class|meth|func|attr):(?=`|<code>)")
 ATTRIBUTE = re.compile(r"^<!-- docstring: (?P<path>\S+) -->$", re.MULTILINE)
+PROGRAM = re.compile(r"^\[(?P<title>.*)\]\(\.\./(?P<path>patches/[^)]+\.py)\)$", re.MULTILINE)
 
 log = logging.getLogger("mkdocs.hooks.site")
 
@@ -41,9 +43,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links of the tree into links of the site, and put in docstrings of attributes."""
+    """Turn links of the tree into links of the site, and put in docstrings of attributes and programs of topics."""
     names = {name: source for source, name in PAGES.items()}
     source = names.get(page.file.src_uri, DOCS / page.file.src_uri)
+    markdown = PROGRAM.sub(_program, markdown)
     parts, at = [], 0
     for fence in FENCE.finditer(markdown):
         parts += [_linked(markdown[at : fence.start()], source), fence[0]]
@@ -81,6 +84,13 @@ def _address(path: Path) -> str | None:
     repository = os.environ.get("SITE_REPOSITORY")
     kind = "tree" if path.is_dir() else "blob"
     return f"{repository}/{kind}/main/{path.relative_to(ROOT).as_posix()}" if repository else None
+
+
+def _program(match: re.Match[str]) -> str:
+    """The part of a topic's program that is shown, below its title."""
+    text = (ROOT / match["path"]).read_text(encoding="utf-8")
+    shown = text.split("# README: begin\n")[1].split("# README: end\n")[0].rstrip(" ")
+    return f"{match['title']}\n\n```python\n{textwrap.dedent(shown).strip()}\n```"
 
 
 def _docstring(match: re.Match[str]) -> str:

@@ -18,9 +18,6 @@ PROGRAM = re.compile(r"^( *)```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 def programs():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        # These quote the topics' examples, which bench/ runs.
-        if path.name == "before-after.md":
-            continue
         text = path.read_text(encoding="utf-8")
         marks = [pytest.mark.fails_on_stock] if path.name == "why.md" else []
         for match in PROGRAM.finditer(text):

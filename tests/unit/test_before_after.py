@@ -19,7 +19,7 @@ def bench(tmp_path, monkeypatch):
 
 def test_what_is_known_is_not_run_on_stock_wheels(bench, monkeypatch):
     examples = bench.present_examples()
-    paths = [ROOT / example.topic / "example.py" for example in examples]
+    paths = [ROOT / example.path for example in examples]
     assert bench.known_on_stock() == {}
     bench.on_stock.remember({path: example.stock for path, example in zip(paths, examples, strict=True)})
     known = bench.known_on_stock()
@@ -39,7 +39,7 @@ def test_what_is_known_is_not_run_on_stock_wheels(bench, monkeypatch):
 
 def test_another_output_or_a_weekly_run_is_not_known(bench, monkeypatch):
     example = bench.present_examples()[0]
-    program = ROOT / example.topic / "example.py"
+    program = ROOT / example.path
     bench.on_stock.remember({program: example.stock})
     assert bench.on_stock.is_known(program, example.stock)
     assert not bench.on_stock.is_known(program, example.stock + "x")
