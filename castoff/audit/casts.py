@@ -26,7 +26,6 @@ ENGINE = "autograd engine"
 MATH = "op's math type"
 PRODUCT = "wider product"
 STEP = "optimizer"
-WHYS = (EXPLICIT, AUTOCAST, ENGINE, MATH, PRODUCT, STEP, UNKNOWN)
 
 NEEDED = "needed"
 
@@ -113,7 +112,7 @@ class Cast:
     op: str  # the operation: the program's function of torch, or the autograd node
     place: Frame | None  # the innermost line of the program that is not torch's
     program: Frame | None  # the innermost line that is not in an installed package
-    why: str  # one of WHYS
+    why: str  # EXPLICIT or another of these above, or UNKNOWN
     exactness: str  # one of EXACTNESS
     topic: str | None  # the topic that removes it; None if none does
     remedy: str  # what to do, or "needed"

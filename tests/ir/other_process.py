@@ -16,13 +16,17 @@ FOLDERS = [str(HERE), str(HERE.parent)]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(FOLDERS)}
 
 
+#: Most of what torch_xla imports of torch; both take seconds.
+OF_TORCH = ("torch", "torch._inductor.compile_fx", "torch.export")
+
+
 @functools.cache
-def fork_server(python):
-    command = [python, HERE / "fork_server.py"]
+def fork_server(python, modules):
+    command = [python, HERE / "fork_server.py", *modules]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
-def forked(*arguments, python=sys.executable, **environment):
+def forked(*arguments, python=sys.executable, modules=("torch_xla",), **environment):
     """Run Python with these arguments in a fork of a process that has imported torch_xla. It has to exit with 0.
 
     For programs that neither look at the import nor change what it reads, such as CASTOFF_DISABLE or XLA_FLAGS.
@@ -30,20 +34,27 @@ def forked(*arguments, python=sys.executable, **environment):
     with tempfile.TemporaryDirectory() as folder:
         files = {name: str(Path(folder, name)) for name in ("stdout", "stderr")}
         asked = {"arguments": [*map(str, arguments)], "environment": environment, **files}
-        server = fork_server(python)
+        server = fork_server(python, modules)
         print(json.dumps(asked), file=server.stdin, flush=True)
         status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
         texts = (Path(path).read_text(encoding="utf-8") for path in files.values())
         return successful(subprocess.CompletedProcess(arguments, status, *texts))
 
 
-def completed(*arguments, python=sys.executable, **environment):
-    """Run Python with these arguments, and these variables besides this process's own. It has to exit with 0."""
-    path = [environment.pop("PYTHONPATH"), *FOLDERS] if "PYTHONPATH" in environment else FOLDERS
+def completed(*arguments, **environment):
+    """The same in a process that imports torch_xla itself, having imported torch.
+
+    A topic of torch, which CASTOFF_DISABLE switches off when torch is imported, needs `fresh`.
+    """
+    return forked(*arguments, modules=OF_TORCH, **environment)
+
+
+def fresh(*arguments, **environment):
+    """The same in a process that has imported nothing."""
     return successful(
         subprocess.run(
-            [python, *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(FOLDERS), **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -57,7 +68,7 @@ def successful(result):
 
 
 def run(*arguments, **environment):
-    """The same; return all that it printed."""
+    """The same as `completed`; return all that it printed."""
     result = completed(*arguments, **environment)
     return result.stdout + result.stderr
 

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 import torch_xla
-from other_process import completed, forked
+from other_process import forked, fresh
 
 PROGRAM = """
 import torch, torch_xla
@@ -28,7 +28,7 @@ def test_the_device_of_a_tensor():
 @pytest.mark.default_pin
 @pytest.mark.parametrize(
     ("run", "options"),
-    [(forked, {}), pytest.param(completed, {"CASTOFF_DISABLE": "device-text"}, marks=pytest.mark.slow)],
+    [(forked, {}), pytest.param(fresh, {"CASTOFF_DISABLE": "device-text"}, marks=pytest.mark.slow)],
     ids=["on", "off"],
 )
 def test_the_virtual_device(run, options):

@@ -16,7 +16,7 @@ import torch_xla
 import torch_xla.debug.metrics as met
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed, forked
+from other_process import forked, fresh
 from tensors import DEVICE
 from torch.nn import functional
 
@@ -205,7 +205,7 @@ print(json.dumps([torch.equal(result.cpu(), program(a, b)), sum(found)]))
 
 def from_disk(folder, program, **environment):
     """Whether another process with the cache on disk computes rightly, and how many executables it found there."""
-    run = completed if environment else forked
+    run = fresh if environment else forked
     lines = run("-c", ON_DISK, folder / "cache", program, **environment).stdout.splitlines()
     return tuple(json.loads(lines[-1]))
 
@@ -528,8 +528,8 @@ def impostor(tmp_path):
 @fails_on_stock
 @pytest.mark.slow
 def test_import_warns_if_another_library_won(impostor):
-    assert "xla#8353" in completed("-c", "import torch_xla", LD_PRELOAD=str(impostor)).stderr
-    assert "xla#8353" not in completed("-c", "import torch_xla").stderr
+    assert "xla#8353" in fresh("-c", "import torch_xla", LD_PRELOAD=str(impostor)).stderr
+    assert "xla#8353" not in fresh("-c", "import torch_xla").stderr
 
 
 @fails_on_stock

@@ -15,7 +15,7 @@ import torch_xla
 from expecttest import assert_expected_inline
 from ir_text import hlo, ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed, forked
+from other_process import forked, fresh
 from tensors import DEVICE, bf16, f32, f64
 
 fails_on_stock_2_1 = pytest.mark.fails_on_stock("2.1")
@@ -230,7 +230,7 @@ def test_the_program_in_the_readme():
 def test_the_program_in_the_readme_without_the_topic():
     """What the report observed: the gradient goes to float32 and back around the second permute."""
     assert_expected_inline(
-        completed(EXAMPLE, CASTOFF_DISABLE="data-setter").stdout,
+        fresh(EXAMPLE, CASTOFF_DISABLE="data-setter").stdout,
         """\
 torch.float32
 %0 = bf16[] prim::Constant()

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
-from other_process import forked, run
+from other_process import forked, fresh
 
 CPU_FIRST = """
 import torch
@@ -37,7 +37,7 @@ def test_after_a_backward_on_the_cpu(stdout):
 @pytest.mark.slow
 @pytest.mark.fails_on_stock
 def test_torch_xla_imported_after_a_backward():
-    assert run("-c", CPU_FIRST + ON_XLA).endswith("[3.0, 3.0]\n")
+    assert fresh("-c", CPU_FIRST + ON_XLA).stdout.endswith("[3.0, 3.0]\n")
 
 
 @pytest.mark.fails_on_stock

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_text import hlo, ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed, forked, run_tests
+from other_process import completed, forked, fresh, run_tests
 from tensors import DEVICE, bf16, f16, f32, f64, s8, s32
 
 FUNCTIONALIZED = os.environ.get("XLA_DISABLE_FUNCTIONALIZATION", "0") != "1"
@@ -735,9 +735,9 @@ print("libcastoff_torch_xla" in open("/proc/self/maps").read())
 @pytest.mark.default_pin
 @pytest.mark.slow
 def test_castoff_disable_leaves_stock():
-    off = completed("-c", ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
+    off = fresh("-c", ONE_CALL, CASTOFF_DISABLE="grad-dtype, matmul-out-dtype")
     assert off.stdout.split() == ["False", "True"] and "CASTOFF_DISABLE" not in off.stderr
-    typo = completed("-c", ONE_CALL, CASTOFF_DISABLE="matmul_out_dtype")
+    typo = fresh("-c", ONE_CALL, CASTOFF_DISABLE="matmul_out_dtype")
     assert typo.stdout.split() == ["True", "True"]
     assert "CASTOFF_DISABLE names no topic of this build: matmul_out_dtype" in typo.stderr
     assert "matmul-out-dtype" in typo.stderr

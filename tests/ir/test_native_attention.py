@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import re
 
 import pytest
@@ -1075,6 +1076,6 @@ assert all(t.isfinite().all() for t in values)
 @fails_on_stock
 def test_spmd(tmp_path):
     """Sharded over batch and heads each device computes its own part."""
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     output = run("-c", SPMD, CPU_NUM_DEVICES="4", XLA_FLAGS=flags, DUMP=str(tmp_path))
     assert "collectives []" in output

@@ -1,5 +1,7 @@
 """Scores with a bias for each head, as a TPU gets them: patches/torch_xla/unflattened-matmul."""
 
+import os
+
 import pytest
 import torch
 from ir_text import ir
@@ -108,7 +110,8 @@ for form, bias in FORMS.values():
 @pytest.mark.slow
 def test_the_same_numbers():
     """Bit for bit, where XLA:CPU rounds what the graph rounds."""
-    assert run("-c", SAME, XLA_FLAGS="--xla_allow_excess_precision=false").count("same True") == len(FORMS)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false"
+    assert run("-c", SAME, XLA_FLAGS=flags).count("same True") == len(FORMS)
 
 
 @fails_on_stock

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from other_process import completed
+from other_process import completed, fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "before-after.md").read_text(encoding="utf-8")
@@ -13,6 +13,7 @@ SECTION = re.compile(
 )
 PRINTED = dict(SECTION.findall(DOCUMENT))
 ALSO_OFF = {"wide-weight-grad": ",grad-dtype"}  # whose attribute its program sets
+READ_BY_TORCH = ("graph-identity", "wide-weight-grad,grad-dtype")
 
 
 @pytest.mark.since("2.9", "the output that docs/before-after.md shows")
@@ -21,7 +22,8 @@ ALSO_OFF = {"wide-weight-grad": ",grad-dtype"}  # whose attribute its program se
 def test_a_topic_that_is_off_leaves_stock(topic):
     """A name that stock lacks may be there, and does nothing."""
     off = Path(topic).name + ALSO_OFF.get(Path(topic).name, "")
-    printed = completed(ROOT / topic / "example.py", CASTOFF_DISABLE=off).stdout.strip().splitlines()
+    run = completed if topic.startswith("patches/torch_xla/") and off not in READ_BY_TORCH else fresh
+    printed = run(ROOT / topic / "example.py", CASTOFF_DISABLE=off).stdout.strip().splitlines()
     stock = [line[1:] for line in PRINTED[topic].splitlines() if not line.startswith("+")]
     found, expected = ([line.rstrip() for line in lines if "no attribute" not in line] for lines in (printed, stock))
     assert found == expected

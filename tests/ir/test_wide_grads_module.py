@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.utils.checkpoint
 from ir_text import ir
 from marks import fails_on_stock, passes_on_stock
-from other_process import completed
+from other_process import fresh
 from tensors import DEVICE, bf16, f16, f32, f64, random
 from torch.utils.checkpoint import checkpoint
 
@@ -133,7 +133,7 @@ x = torch.ones(2, 2, dtype=torch.bfloat16, device="xla", requires_grad=True)
 (x @ x).sum().backward()
 print(x.grad.dtype)
 """
-    assert completed("-c", program, CASTOFF_DISABLE=topic).stdout.splitlines() == [
+    assert fresh("-c", program, CASTOFF_DISABLE=topic).stdout.splitlines() == [
         "wide_grads needs the topics grad-dtype, data-setter, wide-weight-grad",
         "torch.bfloat16",
     ]
