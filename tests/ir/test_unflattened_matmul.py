@@ -426,11 +426,7 @@ def test_by_environment():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
-    (
-        {"CASTOFF_DISABLE": "unflattened-matmul"},
-        {"CASTOFF_DISABLE": "matmul-out-dtype"},
-        {"XLA_DISABLE_FUNCTIONALIZATION": "1"},
-    ),
+    ({"CASTOFF_DISABLE": "matmul-out-dtype"}, {"XLA_DISABLE_FUNCTIONALIZATION": "1"}),
     ids=str,
 )
 def test_switched_off(environment):

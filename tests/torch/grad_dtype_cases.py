@@ -523,7 +523,8 @@ def recorded():
     """What stock torch 2.15 does."""
     return {
         f"{case} {middle} {last}".replace("  ", " "): outcome
-        for case, middles, row in json.loads(RECORD.read_text(encoding="utf-8"))
+        for names, middles, row in json.loads(RECORD.read_text(encoding="utf-8"))
+        for case in names
         for middle in middles
         for last, outcome in row.items()
     }
@@ -531,14 +532,16 @@ def recorded():
 
 def _written(found):
     """The text of the record: a line for each row of outcomes, by their last argument, and for whom it is the same."""
-    rows, same = {}, {}
+    rows, middles, names = {}, {}, {}
     for name, outcome in found.items():
         case, *middle = name.split(" ")
         *middle, last = middle
         rows.setdefault((case, " ".join(middle)), {})[last] = outcome
     for (case, middle), row in rows.items():
-        same.setdefault((case, json.dumps(row)), []).append(middle)
-    return "[" + ",\n".join(f'["{case}", {json.dumps(ms)}, {row}]' for (case, row), ms in same.items()) + "]\n"
+        middles.setdefault((case, json.dumps(row)), []).append(middle)
+    for (case, row), those in middles.items():
+        names.setdefault((json.dumps(those), row), []).append(case)
+    return "[" + ",\n".join(f"[{json.dumps(cases)}, {those}, {row}]" for (those, row), cases in names.items()) + "]\n"
 
 
 if __name__ == "__main__":
