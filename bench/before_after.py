@@ -1,11 +1,11 @@
 """What each topic changes in the IR, from the wheels themselves.
 
-Runs the example.py of every topic in an environment with stock wheels and in one with patched
-wheels. --write makes docs/before-after.md, which has what each program prints and a table of what is gone and
-what came; ci/site_hooks.py puts the programs in for the site. README.md has one topic's whole, at its top. --check
-compares both with what is there and exits with 1 if they differ; on stock wheels it runs the programs that
-on_stock.py does not know. --only runs the program of one topic, and takes what the document has of the others.
-Where environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as well, at the document's end.
+Runs the example.py of every topic in an environment with stock wheels and in one with patched wheels. --write makes
+docs/before-after.md, which has what each program prints; ci/site_hooks.py puts the programs in for the site. README.md
+has one topic's whole, at its top. --check compares both with what is there and exits with 1 if they differ; on stock
+wheels it runs the programs that on_stock.py does not know. --only runs the program of one topic, and takes what the
+document has of the others. Where environments of pin 2.1 are given, the program of pytorch/xla#3718 is made anew as
+well, at the document's end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import difflib
 import re
 import sys
 import textwrap
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +29,6 @@ from other_process import completed, forked  # noqa: E402
 README = ROOT / "README.md"
 DOCUMENT = ROOT / "docs" / "before-after.md"
 FIRST = "graph-identity"
-INPUTS = ("xla::device_data", "prim::Constant")
 BEGIN_FIRST = "<!-- the first example: made by bench/before_after.py --write -->"
 END_FIRST = "<!-- the first example: end -->"
 BEGIN_2_1 = "<!-- before and after on 2.1: made by bench/before_after.py --write -->"
@@ -86,10 +83,9 @@ class Example:
         stock, patched = ("\n".join(line[1:] for line in lines if not line.startswith(other)) for other in "+-")
         return cls.of(ROOT / match["program"], stock, patched)
 
-    def section(self, number: int) -> str:
-        """Its section of the document: the `number`th of its topic's."""
-        more = f" ({number})" if number > 1 else ""
-        return f"## [`{self.topic.name}`](../{self.topic}){more}\n\n{self.compared()}"
+    def section(self) -> str:
+        """Its section of the document."""
+        return f"## [`{self.topic.name}`](../{self.topic})\n\n{self.compared()}"
 
     def compared(self) -> str:
         """The title, with a link to the program, and what that printed: lines of both wheels once."""
@@ -103,52 +99,16 @@ class Example:
         shown = f"{self.title}\n\n```python\n{self.program}\n```"
         return f"{shown}\n\nStock:\n```\n{self.stock}\n```\n\ncastoff:\n```\n{self.patched}\n```"
 
-    def row(self, number: int) -> str:
-        """The line of the table: what only stock printed, and what only castoff did."""
-        anchor = self.topic.name + (f"-{number}" if number > 1 else "")
-        stock, patched = values(self.stock), values(self.patched)
-        gone, new = cell(stock - patched), cell(patched - stock)
-        return f"| [`{self.topic.name}`](#{anchor}) | {self.title} | {gone} | {new} |"
-
-
-def values(printed: str) -> Counter[str]:
-    """Count what a program printed: shape and operation of each IR value but inputs, and other lines whole."""
-    lines = (re.sub(r"^%\d+ = (.*)\(.*\)$", r"\1", line) for line in printed.splitlines())
-    return Counter(line for line in lines if not line.startswith("return ") and not line.endswith(INPUTS))
-
-
-def cell(lines: Counter[str]) -> str:
-    return "<br>".join(f"`{line}`" + (f" × {n}" if n > 1 else "") for line, n in lines.items()) or "–"
-
 
 def document(examples: list[Example], on_2_1: str) -> str:
     """The document, with ``on_2_1``, the part of pin 2.1, at its end."""
     head = "# Before and after\n\nWhat each topic's program prints: `-` under stock wheels, `+` under castoff's, "
-    head += f"the rest under both. Made by `bench/before_after.py --write`.\n\n{table(examples)}\n\n"
-    return (
-        head
-        + "\n\n".join(
-            [*(example.section(number) for example, number in numbered(examples)), f"## On torch 2.1\n\n{on_2_1}"]
-        )
-        + "\n"
-    )
+    head += "the rest under both. Made by `bench/before_after.py --write`."
+    return "\n\n".join([head, *(example.section() for example in examples), f"## On torch 2.1\n\n{on_2_1}\n"])
 
 
 def whole(examples: list[Example], topic: str) -> str:
     return next(example.whole() for example in examples if example.topic.name == topic)
-
-
-def table(examples: list[Example]) -> str:
-    head = ["| topic | program | only on stock | only on castoff |", "|---|---|---|---|"]
-    return "\n".join([*head, *(example.row(number) for example, number in numbered(examples))])
-
-
-def numbered(examples: list[Example]) -> Iterator[tuple[Example, int]]:
-    """Each example, and which one of its topic's it is."""
-    seen: Counter[str] = Counter()
-    for example in examples:
-        seen[example.topic.name] += 1
-        yield example, seen[example.topic.name]
 
 
 def present_examples() -> list[Example]:
