@@ -3,7 +3,8 @@
 Traces the steps of tests/ir/small_transformer.py in an environment with stock wheels and in one with patched
 wheels, under callgrind: under autocast, where exact-casts has casts to look at, and in bfloat16, where native-mul
 overrides every product and is not used; and both with all topics, of which native-attention makes the graph smaller
-and values makes it larger. Exit status 1 if one takes more than stock's.
+and values makes it larger. For a TPU, where unflattened-matmul looks for the linears that attention written by hand
+reads, a Llama's layer with such attention. Exit status 1 if one takes more than stock's.
 
 Needs valgrind and g++.
 """
@@ -27,21 +28,25 @@ ALONE = {
     "bfloat16": "bfloat16: native-mul is not asked for",
 }
 TOGETHER = {"autocast": "autocast: all topics", "bfloat16": "bfloat16: all topics"}
+EAGER = {"served": "eager attention for a TPU, without gradients", "trained": "eager attention for a TPU"}
+FOR_TPU = {"CASTOFF_TRACE_FOR": "TPU"}
 
 
 def measure(stock: Path, patched: Path) -> list[Cost]:
     """Count in both environments."""
     alone = {"CASTOFF_DISABLE": all_but("exact-casts", "native-mul")}
-    theirs, ours, all_topics = run_all([(stock, {}), (patched, alone), (patched, {})], count)
-    return [
+    jobs = [(stock, {}), (patched, alone), (patched, {}), (stock, {}, "eager"), (patched, FOR_TPU, "eager")]
+    theirs, ours, all_topics, theirs_eager, ours_eager = run_all(jobs, count)
+    costs = [
         Cost(title, theirs[step], counts[step], 1)
         for steps, counts in ((ALONE, ours), (TOGETHER, all_topics))
         for step, title in steps.items()
     ]
+    return costs + [Cost(title, theirs_eager[step], ours_eager[step], 1) for step, title in EAGER.items()]
 
 
-def count(python: Path, environment: dict[str, str]) -> dict[str, int]:
-    return callgrind.count_parts(python, PROGRAM, **environment)
+def count(python: Path, environment: dict[str, str], *kinds: str) -> dict[str, int]:
+    return callgrind.count_parts(python, PROGRAM, *(kinds or tuple(TOGETHER)), **environment)
 
 
 def main(

@@ -389,6 +389,23 @@ def test_wide_gradients_are_as_wide(tpu):
 
 
 @fails_on_stock
+def test_the_precision_of_products(tpu, set_matmul_precision):
+    """torch_xla's node, which is cloned, has the default one."""
+    operands = leaves((2, 16, 8), (16, 8))
+    for precision in ("default", "highest", "default"):
+        set_matmul_precision(precision)
+        result = by_hand(*operands)
+        assert "bf16[32,16] xla::dot_general" in ir(result)
+        count = torch_xla._XLAC._get_xla_tensors_hlo([result]).count("operand_precision={highest,highest}")
+        assert (count > 0) == (precision == "highest")
+    set_matmul_precision("highest")
+    product = F.linear(*operands)
+    set_matmul_precision("default")
+    heads = product.view(2, 16, 2, 8).transpose(1, 2)
+    assert "bf16[2,16,16] xla::dot_general" in ir(heads @ heads.mT)  # has the precision that it was asked for in
+
+
+@fails_on_stock
 def test_under_torch_compile(tpu):
     operands = leaves((2, 16, 8), (16, 8), (8, 16))
     found = torch.autograd.grad(torch.compile(loss, backend="openxla")(*operands), operands)

@@ -16,3 +16,5 @@ def install() -> None:
         return
     if _torch_castoff.enabled("matmul-out-dtype") and _lazy_ir.supported():
         _castoff.install_kernels("unflattened-matmul")
+        set_precision, known = _castoff.library().castoff_unflattened_matmul_precision, ("default", "high", "highest")
+        _castoff.follow_matmul_precision(lambda precision: set_precision(known.index(precision)))

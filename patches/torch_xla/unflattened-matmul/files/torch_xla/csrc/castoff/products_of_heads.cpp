@@ -18,6 +18,7 @@
 
 #include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/products.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
 
@@ -62,27 +63,17 @@ bool is_view_of_product(const Value& value) {
   return value.node->op() == view_kind() && lazy_ir::operand(*value.node, 0).node->op() == dot;
 }
 
-// A linear without a bias whose result unflattened-matmul views, flattened; an empty value if this
-// is none. `like`: a tensor of its dtype.
+// A bfloat16 linear without a bias whose result unflattened-matmul views, flattened; an empty value
+// if this is none. `like`: a tensor of its dtype.
 Value flattened(const Value& viewed, const Tensor& like) {
+  if (lazy_ir::element_type(viewed) != lazy_ir::ElementType::kBF16) return {};
   const Value product = lazy_ir::operand(*viewed.node, 0);
-  const auto sizes = lazy_ir::static_sizes(viewed);
-  if (!sizes || sizes->size() != 2) return {};
-  std::array<Tensor, 2> factors;
-  for (size_t i = 0; i < factors.size(); ++i) {
-    const Value factor = lazy_ir::operand(*product.node, i);
-    if (lazy_ir::element_type(factor) != lazy_ir::element_type(viewed)) return {};
-    factors[i] = lazy_ir::tensor_of(factor, like);
-  }
-  const auto& [rows, columns] = factors;
-  if (rows.dim() < 3 || columns.dim() != 2 || rows.size(-1) != columns.size(0)) return {};
-  const auto of_rows = [&columns = columns, &like](const Tensor& t) {
-    const Tensor found = dot_general(t, columns, {t.dim() - 1}, {0}, {}, like.scalar_type());
-    return lazy_ir::unsharded_value(found);
-  };
-  // A node does not say what it contracts; its hash does.
-  if (of_rows(rows).node->hash() != product.node->hash()) return {};
-  return of_rows(rows.view({sizes->front(), rows.size(-1)}));
+  const Value rows = flattened_rows(product), columns = lazy_ir::operand(*product.node, 1);
+  if (!rows) return {};
+  if (Value found = product_of(rows, columns, {1}, {0}, like)) return found;
+  return lazy_ir::unsharded_value(dot_general(lazy_ir::tensor_of(rows, like),
+                                              lazy_ir::tensor_of(columns, like), {1}, {0}, {},
+                                              like.scalar_type()));
 }
 
 // How many values are looked at: rotary positions of a key that heads share make about 20.

@@ -165,6 +165,17 @@ Value unflattened_scores(const Value& value, const at::Device& device, bool* has
   return {};
 }
 
+// Whether such a bias may be found, asked before anything is made.
+bool may_have_bias(const Value& value, int steps = kMostSteps) {
+  const size_t count = steps == 0 ? 0 : operands_of_scores(value);
+  const auto sizes = count == 2 ? lazy_ir::static_sizes(value) : std::nullopt;
+  for (size_t i = 0; i < count; ++i) {
+    const Value operand = lazy_ir::operand(*value.node, i);
+    if ((sizes && is_of_heads(operand, *sizes)) || may_have_bias(operand, steps - 1)) return true;
+  }
+  return false;
+}
+
 // Whether scores, of a formula that unflattened_scores() reads, are of a product with more
 // dimensions than bmm has.
 bool are_unflattened(const Value& value, int steps = kMostSteps) {
@@ -190,7 +201,7 @@ bool is_of_unflattened(Value output) {
 void read_unflattened(Call& call, bool needs_bias) {
   const Tensor read = call.tensor(0);
   const Value value = lazy_ir::unsharded_value(read);
-  if (!value || !lazy_ir::ready(read)) return;
+  if (!value || !lazy_ir::ready(read) || (needs_bias && !may_have_bias(value))) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   bool has_bias = !needs_bias;
   const Value found = unflattened_scores(value, read.device(), &has_bias);

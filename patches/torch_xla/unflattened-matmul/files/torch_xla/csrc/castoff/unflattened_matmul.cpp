@@ -20,6 +20,7 @@
 #include "torch_xla/csrc/castoff/fused_projections.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/products.h"
 #include "torch_xla/csrc/castoff/products_of_heads.h"
 #include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -36,8 +37,8 @@ using lazy_ir::OpKind;
 using lazy_ir::Value;
 using torch::jit::Stack;
 
-std::vector<int64_t> leading(const Tensor& t) {
-  std::vector<int64_t> dims(t.dim() - 1);
+std::vector<int64_t> leading(int64_t rank) {
+  std::vector<int64_t> dims(rank - 1);
   std::iota(dims.begin(), dims.end(), 0);
   return dims;
 }
@@ -55,20 +56,27 @@ bool is_uniform(Value value) {
   return value.node->op() == constant;
 }
 
+struct Source {
+  Value value;
+  std::vector<int64_t> sizes;
+
+  int64_t rank() const { return static_cast<int64_t>(sizes.size()); }
+};
+
 // What `matrix`, of these sizes, is a view of, if the view flattens several dimensions, all but the
-// last one; an undefined tensor otherwise. Of rows that fill no tiles each batch would be padded.
-Tensor unflattened(const Value& matrix, int64_t rows, int64_t columns, const Tensor& like) {
+// last one. Of rows that fill no tiles each batch would be padded.
+std::optional<Source> unflattened(const Value& matrix, int64_t rows, int64_t columns) {
   static const OpKind view = OpKind::Get("aten::view");
-  if (matrix.node->op() != view || matrix.node->operands().size() != 1) return {};
-  const Value source = lazy_ir::operand(*matrix.node, 0);
-  const auto sizes = lazy_ir::static_sizes(source);
-  if (!sizes || sizes->empty() || sizes->back() != columns) return {};
+  if (matrix.node->op() != view || matrix.node->operands().size() != 1) return std::nullopt;
+  auto sizes = viewed_sizes(matrix);
+  if (!sizes || sizes->empty() || sizes->back() != columns) return std::nullopt;
   const auto several = [](int64_t size) { return size != 1; };
-  if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return {};
-  if (sizes->end()[-2] % kTileRows != 0) return {};
+  if (std::count_if(sizes->begin(), sizes->end() - 1, several) < 2) return std::nullopt;
+  if (sizes->end()[-2] % kTileRows != 0) return std::nullopt;
   const int64_t of_rows =
       std::accumulate(sizes->begin(), sizes->end() - 1, int64_t{1}, std::multiplies<>());
-  return of_rows == rows ? lazy_ir::tensor_of(source, like) : Tensor();
+  if (of_rows != rows) return std::nullopt;
+  return Source{lazy_ir::operand(*matrix.node, 0), *std::move(sizes)};
 }
 
 // mm, or addmm: the first of its two factors is argument `first`.
@@ -97,7 +105,7 @@ class Unflattened final : public OverrideKernel {
     static const OpKind view = OpKind::Get("aten::view"), permute = OpKind::Get("aten::permute");
     const bool is_permuted = value.node->op() == permute;
     if (value.node->op() != view && (first_ > 0 || !is_permuted)) return {};
-    if (!lazy_ir::ready(lhs) || held_dtype(lhs) != held_dtype(rhs)) return {};
+    if (!lazy_ir::ready(lhs) || !hold_one_dtype(value, lhs, rhs)) return {};
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     if (is_permuted) {
       // A square matrix may be permuted to itself.
@@ -105,8 +113,15 @@ class Unflattened final : public OverrideKernel {
       return over_rows(lazy_ir::operand(*value.node, 0), lhs, rhs);
     }
     if (is_uniform(value)) return {};
-    const Tensor rows = unflattened(value, lhs.size(0), lhs.size(1), lhs);
-    return rows.defined() ? of_rows(rows, rhs, arguments, lhs.size(0)) : Tensor();
+    const auto rows = unflattened(value, lhs.size(0), lhs.size(1));
+    return rows ? of_rows(*rows, value, arguments) : Tensor();
+  }
+
+  // held_dtype() makes a tensor; a node tells.
+  static bool hold_one_dtype(const Value& value, const Tensor& lhs, const Tensor& rhs) {
+    const Value other = lazy_ir::unsharded_value(rhs);
+    return other ? lazy_ir::element_type(value) == lazy_ir::element_type(other)
+                 : held_dtype(lhs) == held_dtype(rhs);
   }
 
   // A bias for each column, added as it is.
@@ -118,14 +133,20 @@ class Unflattened final : public OverrideKernel {
            arguments[4].toScalar().equal(1);
   }
 
-  // rows @ rhs, plus a bias: forward, and the gradient of the input.
-  Tensor of_rows(const Tensor& rows, const Tensor& rhs, const IValue* arguments,
-                 int64_t count) const {
-    Tensor result = dot_general(rows, rhs, {rows.dim() - 1}, {0}, {}, rhs.scalar_type());
+  // rows @ rhs, plus a bias: forward, and the gradient of the input. `flat`: lhs.
+  Tensor of_rows(const Source& rows, const Value& flat, const IValue* arguments) const {
+    const Tensor &lhs = arguments[first_].toTensor(), &rhs = arguments[first_ + 1].toTensor();
+    const int64_t last = rows.rank() - 1;
+    const Value dot = product_of(rows.value, lazy_ir::unsharded_value(rhs), {last}, {0}, rhs);
+    Tensor result = dot ? lazy_ir::tensor_of(dot, lhs)
+                        : dot_general(lazy_ir::tensor_of(rows.value, lhs), rhs, {last}, {0}, {},
+                                      rhs.scalar_type());
     if (first_ > 0) {
       result = at::_ops::add_Tensor::redispatch(kXla, result, arguments[0].toTensor(), 1);
+    } else if (const Value made = lazy_ir::unsharded_value(result)) {
+      remember_flattened(made, flat);
     }
-    return result.view({count, rhs.size(1)});
+    return result.view({lhs.size(0), rhs.size(1)});
   }
 
   // lhs.T @ rhs, where both flatten the same dimensions: the gradient of a weight. In float32 it
@@ -134,14 +155,19 @@ class Unflattened final : public OverrideKernel {
     if (rhs.scalar_type() == at::ScalarType::Float) return {};
     const lazy_ir::Data* data = lazy_ir::data_of(rhs);
     if (data == nullptr || !data->ir_value) return {};
-    const Tensor left = unflattened(transposed, lhs.size(1), lhs.size(0), lhs);
-    if (!left.defined()) return {};
-    const Tensor right = unflattened(data->ir_value, rhs.size(0), rhs.size(1), rhs);
-    if (!right.defined() ||
-        left.sizes().slice(0, left.dim() - 1) != right.sizes().slice(0, right.dim() - 1)) {
+    const auto left = unflattened(transposed, lhs.size(1), lhs.size(0));
+    if (!left) return {};
+    const auto right = unflattened(data->ir_value, rhs.size(0), rhs.size(1));
+    if (!right || left->rank() != right->rank() ||
+        !std::equal(left->sizes.begin(), left->sizes.end() - 1, right->sizes.begin())) {
       return {};
     }
-    return dot_general(left, right, leading(left), leading(right), {}, rhs.scalar_type());
+    const auto rows = leading(left->rank());
+    if (const Value dot = product_of(left->value, right->value, rows, rows, rhs)) {
+      return lazy_ir::tensor_of(dot, rhs);
+    }
+    return dot_general(lazy_ir::tensor_of(left->value, lhs), lazy_ir::tensor_of(right->value, rhs),
+                       rows, rows, {}, rhs.scalar_type());
   }
 
   const size_t first_;
@@ -161,3 +187,8 @@ void install() {
 }  // namespace castoff
 
 CASTOFF_ENTRY_POINT(castoff_unflattened_matmul_install)
+
+extern "C" __attribute__((visibility("default"))) void castoff_unflattened_matmul_precision(
+    int set) {
+  castoff::precision_of_products = set;
+}
