@@ -20,13 +20,18 @@ namespace castoff {
 
 namespace functionalization = at::functionalization::impl;
 
-// What an operator makes of dtypes. The first three promote them, as torch.result_type does, and
-// cannot write a result of a higher category, such as float to int; kOther checks them itself.
+// What an operator makes of dtypes. The first four promote them, as torch.result_type does, and
+// cannot write a result of a higher category, such as float to int; the others check them
+// themselves.
 enum class Kind {
   kArithmetic,  // of integers, the result is an integer
   kDivision,    // of integers, the result is a float
+  kBitwise,     // of integers and bools
   kPromoting,
   kOther,
+  // The result has self's dtype, and the CPU writes to expanded tensors, too.
+  kKeeping,
+  kMatrix,  // the same of two dimensions or more
 };
 
 // A tensor of torch_xla's as functionalization alone has wrapped it; null: anything else.
@@ -43,9 +48,22 @@ inline bool is_number(at::ScalarType dtype) {
           dtype != at::ScalarType::UInt32 && dtype != at::ScalarType::UInt64);
 }
 
-// Whether the result of operands of this dtype has it, too.
-inline bool keeps_dtype(Kind kind, at::ScalarType dtype) {
-  return kind == Kind::kArithmetic ? is_number(dtype) : at::isFloatingType(dtype);
+// Whether the result of operands of self's dtype has it, too.
+inline bool keeps_dtype(Kind kind, const at::Tensor& self) {
+  const at::ScalarType dtype = self.scalar_type();
+  const bool is_bool = dtype == at::ScalarType::Bool;
+  switch (kind) {
+    case Kind::kArithmetic:
+      return is_number(dtype);
+    case Kind::kBitwise:
+      return is_bool || (is_number(dtype) && !at::isFloatingType(dtype));
+    case Kind::kKeeping:
+      return is_bool || is_number(dtype);
+    case Kind::kMatrix:
+      return self.dim() >= 2 && (is_bool || is_number(dtype));
+    default:
+      return at::isFloatingType(dtype);
+  }
 }
 
 // ---- results that cannot be written
@@ -57,7 +75,7 @@ inline int category(at::ScalarType dtype) {
 }
 
 inline void refuse_result(Kind kind, const at::Tensor& self, const at::Tensor& other) {
-  if (!other.defined() || kind == Kind::kOther) return;
+  if (!other.defined() || kind >= Kind::kOther) return;
   const auto sizes = at::infer_size_dimvector(self.sizes(), other.sizes());
   TORCH_CHECK(self.sizes() == c10::IntArrayRef(sizes), "output with shape ", self.sizes(),
               " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
@@ -67,6 +85,11 @@ inline void refuse_result(Kind kind, const at::Tensor& self, const at::Tensor& o
   }
   TORCH_CHECK(category(result) <= category(self.scalar_type()), "result type ", result,
               " can't be cast to the desired output type ", self.scalar_type());
+}
+
+inline void refuse_result(Kind kind, const at::Tensor& self,
+                          const std::optional<at::Tensor>& other) {
+  if (other) refuse_result(kind, self, *other);
 }
 
 template <class Other>
@@ -83,7 +106,7 @@ inline bool broadcasts_to(c10::IntArrayRef sizes, c10::IntArrayRef result) {
   return true;
 }
 
-inline bool fits(const at::Tensor& self, const at::Tensor& other) {
+inline bool fits(Kind kind, const at::Tensor& self, const at::Tensor& other) {
   if (!other.defined()) return false;
   const auto& impl = *other.unsafeGetTensorImpl();
   if (impl.is_wrapped_number()) {  // a number of Python's
@@ -91,18 +114,45 @@ inline bool fits(const at::Tensor& self, const at::Tensor& other) {
            (at::isIntegralType(other.scalar_type(), /*includeBool=*/false) ||
             (at::isFloatingType(other.scalar_type()) && at::isFloatingType(self.scalar_type())));
   }
-  return other.scalar_type() == self.scalar_type() && xla_wrapper(other) != nullptr &&
+  const bool is_mask = kind == Kind::kKeeping && other.scalar_type() == at::ScalarType::Bool;
+  return (is_mask || other.scalar_type() == self.scalar_type()) && xla_wrapper(other) != nullptr &&
          broadcasts_to(other.sizes(), self.sizes());
 }
 
-inline bool fits(const at::Tensor& self, const at::Scalar& number) {
-  return number.isIntegral(/*includeBool=*/false) ||
+inline bool fits(Kind, const at::Tensor& self, const at::Scalar& number) {
+  return number.isIntegral(/*includeBool=*/self.scalar_type() == at::ScalarType::Bool) ||
          (number.isFloatingPoint() && at::isFloatingType(self.scalar_type()));
 }
 
-// A bound of clamp's, which needs one of the two.
-inline bool fits(const at::Tensor& self, const std::optional<at::Scalar>& number) {
-  return number.has_value() && fits(self, *number);
+// An option that is not given fits, but clamp needs one of its bounds.
+inline bool is_none(const std::optional<at::Tensor>& bound) {
+  return !bound.has_value();
+}
+
+inline bool is_none(const std::optional<at::Scalar>& bound) {
+  return !bound.has_value();
+}
+
+template <class Other>
+bool is_none(const Other&) {
+  return false;
+}
+
+// No argument at all is none that is missing.
+template <class... Arguments>
+bool are_none(const Arguments&... arguments) {
+  return sizeof...(Arguments) != 0 && (is_none(arguments) && ...);
+}
+
+template <class Option>
+bool fits(Kind kind, const at::Tensor& self, const std::optional<Option>& option) {
+  return !option || fits(kind, self, *option);
+}
+
+// A string, an axis or the like.
+template <class Other>
+bool fits(Kind, const at::Tensor&, const Other&) {
+  return true;
 }
 
 // ---- what the functional form gets
@@ -113,12 +163,13 @@ inline at::Tensor unwrapped(const at::Tensor& t) {
   return functionalization::from_functional_tensor(t);
 }
 
-inline const at::Scalar& unwrapped(const at::Scalar& number) {
-  return number;
+inline std::optional<at::Tensor> unwrapped(const std::optional<at::Tensor>& t) {
+  return t ? std::optional(unwrapped(*t)) : t;
 }
 
-inline const std::optional<at::Scalar>& unwrapped(const std::optional<at::Scalar>& number) {
-  return number;
+template <class Other>
+const Other& unwrapped(const Other& other) {
+  return other;
 }
 
 // ---- the kernel
@@ -132,8 +183,9 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
   static at::Tensor& call(c10::DispatchKeySet keys, at::Tensor& self, Arguments... arguments) {
     const auto* wrapper = xla_wrapper(self);
     if (wrapper == nullptr) return Stock::call(keys, self, arguments...);
-    refuse_overlap(*wrapper);
-    if (!keeps_dtype(kind, self.scalar_type()) || !(fits(self, arguments) && ...)) {
+    if (kind < Kind::kKeeping) refuse_overlap(*wrapper);
+    if (!keeps_dtype(kind, self) || !(fits(kind, self, arguments) && ...) ||
+        are_none(arguments...)) {
       (refuse_result(kind, self, arguments), ...);
       return Stock::call(keys, self, arguments...);
     }

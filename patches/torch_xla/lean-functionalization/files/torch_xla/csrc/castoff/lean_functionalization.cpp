@@ -9,31 +9,71 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/abs_ops.h>
+#include <ATen/ops/acos_ops.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/asin_ops.h>
+#include <ATen/ops/atan2_ops.h>
+#include <ATen/ops/atan_ops.h>
+#include <ATen/ops/bitwise_and_ops.h>
+#include <ATen/ops/bitwise_not_ops.h>
+#include <ATen/ops/bitwise_or_ops.h>
+#include <ATen/ops/bitwise_xor_ops.h>
+#include <ATen/ops/ceil_ops.h>
+#include <ATen/ops/celu_ops.h>
 #include <ATen/ops/clamp_max_ops.h>
 #include <ATen/ops/clamp_min_ops.h>
 #include <ATen/ops/clamp_ops.h>
 #include <ATen/ops/cos_ops.h>
+#include <ATen/ops/cosh_ops.h>
 #include <ATen/ops/div_ops.h>
+#include <ATen/ops/elu_ops.h>
+#include <ATen/ops/erf_ops.h>
+#include <ATen/ops/erfc_ops.h>
+#include <ATen/ops/erfinv_ops.h>
+#include <ATen/ops/exp2_ops.h>
 #include <ATen/ops/exp_ops.h>
+#include <ATen/ops/expm1_ops.h>
+#include <ATen/ops/exponential_ops.h>
+#include <ATen/ops/floor_divide_ops.h>
+#include <ATen/ops/floor_ops.h>
+#include <ATen/ops/fmod_ops.h>
+#include <ATen/ops/frac_ops.h>
+#include <ATen/ops/gelu_ops.h>
+#include <ATen/ops/hardsigmoid_ops.h>
+#include <ATen/ops/hardswish_ops.h>
 #include <ATen/ops/hardtanh_ops.h>
 #include <ATen/ops/leaky_relu_ops.h>
 #include <ATen/ops/lerp_ops.h>
+#include <ATen/ops/log10_ops.h>
+#include <ATen/ops/log1p_ops.h>
+#include <ATen/ops/log2_ops.h>
 #include <ATen/ops/log_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
+#include <ATen/ops/mish_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/nan_to_num_ops.h>
 #include <ATen/ops/neg_ops.h>
 #include <ATen/ops/pow_ops.h>
 #include <ATen/ops/reciprocal_ops.h>
 #include <ATen/ops/relu_ops.h>
+#include <ATen/ops/remainder_ops.h>
+#include <ATen/ops/round_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
 #include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/sign_ops.h>
 #include <ATen/ops/silu_ops.h>
 #include <ATen/ops/sin_ops.h>
+#include <ATen/ops/sinh_ops.h>
 #include <ATen/ops/sqrt_ops.h>
 #include <ATen/ops/sub_ops.h>
+#include <ATen/ops/tan_ops.h>
 #include <ATen/ops/tanh_ops.h>
+#include <ATen/ops/threshold_ops.h>
+#include <ATen/ops/tril_ops.h>
+#include <ATen/ops/triu_ops.h>
+#include <ATen/ops/trunc_ops.h>
 
 #include "torch_xla/csrc/castoff/in_place.h"
 #include "torch_xla/csrc/castoff/out_dtype.h"
@@ -69,30 +109,78 @@ void install() {
   in_place<ops::sub__Scalar, ops::sub_Scalar, Kind::kArithmetic>(lib);
   in_place<ops::mul__Scalar, ops::mul_Scalar, Kind::kArithmetic>(lib);
   in_place<ops::div__Scalar, ops::div_Scalar, Kind::kDivision>(lib);
-  in_place<ops::lerp__Scalar, ops::lerp_Scalar>(lib);
-  in_place<ops::lerp__Tensor, ops::lerp_Tensor>(lib);
   in_place<ops::addcmul_, ops::addcmul, Kind::kPromoting>(lib);
   in_place<ops::addcdiv_, ops::addcdiv, Kind::kPromoting>(lib);
   in_place<ops::pow__Scalar, ops::pow_Tensor_Scalar, Kind::kPromoting>(lib);
   in_place<ops::pow__Tensor, ops::pow_Tensor_Tensor, Kind::kPromoting>(lib);
+  in_place<ops::remainder__Tensor, ops::remainder_Tensor, Kind::kArithmetic>(lib);
+  in_place<ops::remainder__Scalar, ops::remainder_Scalar, Kind::kArithmetic>(lib);
+  in_place<ops::fmod__Tensor, ops::fmod_Tensor, Kind::kArithmetic>(lib);
+  in_place<ops::fmod__Scalar, ops::fmod_Scalar, Kind::kArithmetic>(lib);
+  in_place<ops::floor_divide__Tensor, ops::floor_divide, Kind::kArithmetic>(lib);
+  in_place<ops::div__Tensor_mode, ops::div_Tensor_mode, Kind::kPromoting>(lib);
+  in_place<ops::div__Scalar_mode, ops::div_Scalar_mode, Kind::kPromoting>(lib);
+  in_place<ops::atan2_, ops::atan2, Kind::kDivision>(lib);
+  in_place<ops::bitwise_and__Tensor, ops::bitwise_and_Tensor, Kind::kBitwise>(lib);
+  in_place<ops::bitwise_or__Tensor, ops::bitwise_or_Tensor, Kind::kBitwise>(lib);
+  in_place<ops::bitwise_xor__Tensor, ops::bitwise_xor_Tensor, Kind::kBitwise>(lib);
+  in_place<ops::bitwise_not_, ops::bitwise_not, Kind::kBitwise>(lib);
+  in_place<ops::clamp__Tensor, ops::clamp_Tensor, Kind::kPromoting>(lib);
+  in_place<ops::clamp_min__Tensor, ops::clamp_min_Tensor, Kind::kPromoting>(lib);
+  in_place<ops::clamp_max__Tensor, ops::clamp_max_Tensor, Kind::kPromoting>(lib);
+  in_place<ops::masked_fill__Scalar, ops::masked_fill_Scalar, Kind::kKeeping>(lib);
+  in_place<ops::masked_fill__Tensor, ops::masked_fill_Tensor, Kind::kKeeping>(lib);
+  in_place<ops::threshold_, ops::threshold, Kind::kKeeping>(lib);
+  in_place<ops::tril_, ops::tril, Kind::kMatrix>(lib);
+  in_place<ops::triu_, ops::triu, Kind::kMatrix>(lib);
+  in_place<ops::abs_, ops::abs>(lib);
+  in_place<ops::acos_, ops::acos>(lib);
+  in_place<ops::asin_, ops::asin>(lib);
+  in_place<ops::atan_, ops::atan>(lib);
+  in_place<ops::ceil_, ops::ceil>(lib);
+  in_place<ops::celu_, ops::celu>(lib);
   in_place<ops::clamp_, ops::clamp>(lib);
-  in_place<ops::clamp_min_, ops::clamp_min>(lib);
   in_place<ops::clamp_max_, ops::clamp_max>(lib);
+  in_place<ops::clamp_min_, ops::clamp_min>(lib);
+  in_place<ops::cos_, ops::cos>(lib);
+  in_place<ops::cosh_, ops::cosh>(lib);
+  in_place<ops::elu_, ops::elu>(lib);
+  in_place<ops::erf_, ops::erf>(lib);
+  in_place<ops::erfc_, ops::erfc>(lib);
+  in_place<ops::erfinv_, ops::erfinv>(lib);
+  in_place<ops::exp_, ops::exp>(lib);
+  in_place<ops::exp2_, ops::exp2>(lib);
+  in_place<ops::expm1_, ops::expm1>(lib);
+  in_place<ops::exponential_, ops::exponential>(lib);
+  in_place<ops::floor_, ops::floor>(lib);
+  in_place<ops::frac_, ops::frac>(lib);
+  in_place<ops::gelu_, ops::gelu>(lib);
+  in_place<ops::hardsigmoid_, ops::hardsigmoid>(lib);
+  in_place<ops::hardswish_, ops::hardswish>(lib);
   in_place<ops::hardtanh_, ops::hardtanh>(lib);
   in_place<ops::leaky_relu_, ops::leaky_relu>(lib);
-  in_place<ops::abs_, ops::abs>(lib);
-  in_place<ops::cos_, ops::cos>(lib);
-  in_place<ops::exp_, ops::exp>(lib);
+  in_place<ops::lerp__Scalar, ops::lerp_Scalar>(lib);
+  in_place<ops::lerp__Tensor, ops::lerp_Tensor>(lib);
   in_place<ops::log_, ops::log>(lib);
+  in_place<ops::log10_, ops::log10>(lib);
+  in_place<ops::log1p_, ops::log1p>(lib);
+  in_place<ops::log2_, ops::log2>(lib);
+  in_place<ops::mish_, ops::mish>(lib);
+  in_place<ops::nan_to_num_, ops::nan_to_num>(lib);
   in_place<ops::neg_, ops::neg>(lib);
   in_place<ops::reciprocal_, ops::reciprocal>(lib);
   in_place<ops::relu_, ops::relu>(lib);
+  in_place<ops::round_, ops::round>(lib);
   in_place<ops::rsqrt_, ops::rsqrt>(lib);
   in_place<ops::sigmoid_, ops::sigmoid>(lib);
+  in_place<ops::sign_, ops::sign>(lib);
   in_place<ops::silu_, ops::silu>(lib);
   in_place<ops::sin_, ops::sin>(lib);
+  in_place<ops::sinh_, ops::sinh>(lib);
   in_place<ops::sqrt_, ops::sqrt>(lib);
+  in_place<ops::tan_, ops::tan>(lib);
   in_place<ops::tanh_, ops::tanh>(lib);
+  in_place<ops::trunc_, ops::trunc>(lib);
   remedy(lib, set, "set_.source_Tensor", c10::DispatchKey::Functionalize);
   refuse_results_for_out(lib);
   install_kernels_without_gradients();
