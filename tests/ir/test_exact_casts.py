@@ -36,7 +36,8 @@ def test_there_and_back():
     y = x.float().to(bf16)
     ir(y).expect("""\
 %0 = bf16[4,6] xla::device_data()
-return %0
+%1 = bf16[4,6] aten::view(%0)
+return %1
 """)
     hlo(y).expect("""\
 %0 = bf16[4,6] parameter(0)
