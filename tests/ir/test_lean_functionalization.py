@@ -35,11 +35,43 @@ def method(name, *arguments, **options):
 NUMBERS = (2, 1.5, True, 1j)
 ARITHMETIC = ("add_", "sub_", "mul_", "div_", "pow_")
 #: Elementwise operators of one tensor that check the dtype of the result themselves.
-UNARY = """
-    abs_ acos_ asin_ atan_ bitwise_not_ ceil_ cos_ cosh_ erf_ erfc_ erfinv_ exp2_ exp_ expm1_ exponential_ floor_ frac_
-    log10_ log1p_ log2_ log_ nan_to_num_ neg_ reciprocal_ relu_ round_ rsqrt_ sigmoid_ sign_ sin_ sinh_ sqrt_
-    tan_ tanh_ trunc_
-""".split()
+UNARY = [
+    "abs_",
+    "acos_",
+    "asin_",
+    "atan_",
+    "bitwise_not_",
+    "ceil_",
+    "cos_",
+    "cosh_",
+    "erf_",
+    "erfc_",
+    "erfinv_",
+    "exp2_",
+    "exp_",
+    "expm1_",
+    "exponential_",
+    "floor_",
+    "frac_",
+    "log10_",
+    "log1p_",
+    "log2_",
+    "log_",
+    "nan_to_num_",
+    "neg_",
+    "reciprocal_",
+    "relu_",
+    "round_",
+    "rsqrt_",
+    "sigmoid_",
+    "sign_",
+    "sin_",
+    "sinh_",
+    "sqrt_",
+    "tan_",
+    "tanh_",
+    "trunc_",
+]
 #: Operators that write to an expanded tensor on the CPU, too.
 KEEPING = {
     "tril_": method("tril_"),
