@@ -36,8 +36,7 @@ def test_there_and_back():
     y = x.float().to(bf16)
     ir(y).expect("""\
 %0 = bf16[4,6] xla::device_data()
-%1 = bf16[4,6] aten::view(%0)
-return %1
+return %0
 """)
     hlo(y).expect("""\
 %0 = bf16[4,6] parameter(0)

@@ -3,6 +3,7 @@
 // tensors.
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/view_copy_ops.h>
 #include <torch/csrc/lazy/core/ir.h>
 
@@ -17,24 +18,42 @@ bool is_buffer(const lazy_ir::Value& value) {
   return value && value.node->op() == device_data;
 }
 
+// Whether a copy has got the source's buffer. Under SPMD torch_xla's copies are copies.
+bool shares_buffer(const at::Tensor& copy) {
+  const lazy_ir::Data* data = lazy_ir::data_of(copy);
+  return data != nullptr && is_buffer(data->ir_value) && lazy_ir::ready(copy) &&
+         !lazy_ir::is_spmd(*data);
+}
+
+// The result is a new tensor. A clone has the same node, and torch_xla knows that it is computed.
 template <size_t source>
-void copy_apart(Call& call) {
+void copy_to_new(Call& call) {
   const bool on_device = call.tensor(source).is_xla();
   call.proceed();
-  if (!on_device) return;
   const at::Tensor& copy = call.result().toTensor();
-  lazy_ir::Data* data = lazy_ir::data_of(copy);
-  if (data == nullptr || !is_buffer(data->ir_value) || !lazy_ir::ready(copy)) return;
-  if (lazy_ir::is_spmd(*data)) return;  // there torch_xla's copies are copies
-  // A view of the whole is a node of its own, which costs nothing but the copy.
+  if (!on_device || !shares_buffer(copy)) return;
+  call.result() = at::_ops::clone::redispatch(kXla, copy, std::nullopt);
+}
+
+// The result is the destination, which gets a node of its own: a view of the whole.
+template <size_t source>
+void copy_in_place(Call& call) {
+  const bool on_device = call.tensor(source).is_xla();
+  call.proceed();
+  const at::Tensor& copy = call.result().toTensor();
+  if (!on_device || !shares_buffer(copy)) return;
   const at::Tensor whole = at::_ops::view_copy::redispatch(kXla, copy, copy.sym_sizes());
-  if (const lazy_ir::Data* own = lazy_ir::data_of(whole)) data->ir_value = own->ir_value;
+  if (const lazy_ir::Data* own = lazy_ir::data_of(whole)) {
+    lazy_ir::data_of(copy)->ir_value = own->ir_value;
+  }
 }
 
 void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, copy_apart<0>, "_copy_from _to_copy");
-  remedy(xla, copy_apart<1>, "copy copy_");
+  remedy(xla, copy_to_new<0>, "_to_copy");
+  remedy(xla, copy_to_new<1>, "copy");
+  remedy(xla, copy_in_place<0>, "_copy_from");
+  remedy(xla, copy_in_place<1>, "copy_");
 }
 
 }  // namespace
