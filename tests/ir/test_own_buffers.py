@@ -105,9 +105,9 @@ return %0, %3
 
 
 @fails_on_stock
-def test_the_ir_of_copies_that_functionalization_does_not_see():
+def test_the_ir_of_a_copy_into_a_tensor_of_torch_xlas():
     x, y = computed(9), computed()
-    torch._foreach_copy_([x], [y])
+    torch.ops.aten._copy_from(y, x)
     ir(x).expect("""\
 %0 = f32[6] xla::device_data()
 %1 = f32[6] aten::view(%0)
