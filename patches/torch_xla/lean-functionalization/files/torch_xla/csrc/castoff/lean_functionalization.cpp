@@ -129,7 +129,6 @@ void install() {
   in_place<ops::clamp_min__Tensor, ops::clamp_min_Tensor, Kind::kPromoting>(lib);
   in_place<ops::clamp_max__Tensor, ops::clamp_max_Tensor, Kind::kPromoting>(lib);
   in_place<ops::masked_fill__Scalar, ops::masked_fill_Scalar, Kind::kKeeping>(lib);
-  in_place<ops::masked_fill__Tensor, ops::masked_fill_Tensor, Kind::kKeeping>(lib);
   in_place<ops::threshold_, ops::threshold, Kind::kKeeping>(lib);
   in_place<ops::tril_, ops::tril, Kind::kMatrix>(lib);
   in_place<ops::triu_, ops::triu, Kind::kMatrix>(lib);
