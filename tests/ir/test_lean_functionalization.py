@@ -194,16 +194,17 @@ REFUSED |= {"bitwise_and_", "bitwise_or_", "bitwise_xor_", *KEEPING}
 
 #: Operators that earlier pins are tried with; some of the others end the process there, on stock too, for bools.
 ON_EARLIER_PINS = re.compile(
-    "(abs|cos|exp|log|neg|relu|rsqrt|sigmoid|sin|sqrt|tanh|silu|hardtanh|add|sub|mul|pow|lerp)_"
+    "(abs|add|addcdiv|addcmul|cos|exp|hardtanh|leaky_relu|lerp|log|mul|neg|pow|reciprocal|relu|rsqrt|sigmoid|silu|sin|"
+    r"sqrt|sub|tanh)_|div_( [\d.T]\S*)?$|clamp_(min_ 1|max_ 1\.5)?$"
 )
 
 
-def marks_of(name):
-    marks = [] if name in REFUSED else [fails_on_stock]
-    return [*marks, pytest.mark.default_pin] if not ON_EARLIER_PINS.match(name) else marks
+def named(name, *marks):
+    """The name of an operator as a parameter, for the pins that it is tried on."""
+    return pytest.param(name, marks=marks if ON_EARLIER_PINS.match(name) else (*marks, pytest.mark.default_pin))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in OPERATORS])
+@pytest.mark.parametrize("name", [named(n) if n in REFUSED else named(n, fails_on_stock) for n in OPERATORS])
 def test_refused_or_taken_as_on_the_cpu(name):
     others = []
     for operands in operands_of(name):
@@ -220,14 +221,7 @@ def test_refused_or_taken_as_on_the_cpu(name):
 
 @fails_on_stock
 @pytest.mark.parametrize("kind", OVERLAPPING)
-@pytest.mark.parametrize(
-    "name",
-    [
-        n if ON_EARLIER_PINS.match(n) else pytest.param(n, marks=pytest.mark.default_pin)
-        for n in OPERATORS
-        if n not in KEEPING
-    ],
-)
+@pytest.mark.parametrize("name", [named(n) for n in OPERATORS if n not in KEEPING])
 def test_expanded_destinations_are_refused(name, kind):
     operands = [
         tensor(DEVICE, at, kind=kind if at == 0 else "plain")

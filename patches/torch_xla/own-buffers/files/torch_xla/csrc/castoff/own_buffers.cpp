@@ -25,35 +25,33 @@ bool shares_buffer(const at::Tensor& copy) {
          !lazy_ir::is_spmd(*data);
 }
 
-// The result is a new tensor. A clone has the same node, and torch_xla knows that it is computed.
-template <size_t source>
-void copy_to_new(Call& call) {
-  const bool on_device = call.tensor(source).is_xla();
-  call.proceed();
-  const at::Tensor& copy = call.result().toTensor();
-  if (!on_device || !shares_buffer(copy)) return;
-  call.result() = at::_ops::clone::redispatch(kXla, copy, std::nullopt);
+// A new tensor of the same node, which torch_xla knows it is to compute.
+void answer_clone(Call& call) {
+  call.result() = at::_ops::clone::redispatch(kXla, call.result().toTensor(), std::nullopt);
 }
 
 // The result is the destination, which gets a node of its own: a view of the whole.
-template <size_t source>
-void copy_in_place(Call& call) {
-  const bool on_device = call.tensor(source).is_xla();
-  call.proceed();
+void view_whole(Call& call) {
   const at::Tensor& copy = call.result().toTensor();
-  if (!on_device || !shares_buffer(copy)) return;
   const at::Tensor whole = at::_ops::view_copy::redispatch(kXla, copy, copy.sym_sizes());
   if (const lazy_ir::Data* own = lazy_ir::data_of(whole)) {
     lazy_ir::data_of(copy)->ir_value = own->ir_value;
   }
 }
 
+template <size_t source, Remedy part>
+void copy_apart(Call& call) {
+  const bool on_device = call.tensor(source).is_xla();
+  call.proceed();
+  if (on_device && shares_buffer(call.result().toTensor())) part(call);
+}
+
 void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
-  remedy(xla, copy_to_new<0>, "_to_copy");
-  remedy(xla, copy_to_new<1>, "copy");
-  remedy(xla, copy_in_place<0>, "_copy_from");
-  remedy(xla, copy_in_place<1>, "copy_");
+  remedy(xla, copy_apart<0, answer_clone>, "_to_copy");
+  remedy(xla, copy_apart<1, answer_clone>, "copy");
+  remedy(xla, copy_apart<0, view_whole>, "_copy_from");
+  remedy(xla, copy_apart<1, view_whole>, "copy_");
 }
 
 }  // namespace
