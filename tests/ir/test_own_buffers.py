@@ -25,6 +25,7 @@ COPIES = {
     "copy_": lambda y: computed(9).copy_(y),
     "copy_ of a clone": lambda y: computed(9).copy_(y.clone()),
     "copy_ to zeros": lambda y: torch.zeros_like(y).copy_(y),
+    "copy_ to a detached tensor": lambda y: (x := computed(9), x.detach().copy_(y.detach()))[0],
     "a slice": lambda y: written(computed(9), y),
     "to": lambda y: y.to(DEVICE, copy=True),
     "new_tensor": lambda y: y.new_tensor(y),
@@ -91,23 +92,24 @@ def test_a_target_network():
 
 
 @passes_on_stock
-def test_the_ir():
-    """It is that of stock: torch_xla knows of the tensor, not of its node, that the device is to copy."""
-    x, y = computed(9), computed()
-    x.copy_(y)
-    ir(x, y + 1).expect("""\
-%0 = f32[6] xla::device_data()
-%1 = f32[] prim::Constant()
-%2 = f32[] prim::Constant()
-%3 = f32[6] aten::add(%0, %2, %1)
-return %0, %3
-""")
+@pytest.mark.parametrize("name", COPIES)
+def test_a_source_that_is_copied_in_each_step(name):
+    """Only the copy is written: the buffer of the source must not be donated."""
+    source = computed()
+    for _ in range(2):
+        copy = COPIES[name](source)
+        torch_xla.sync()
+        assert (source.tolist(), copy.tolist()) == (torch.arange(6.0).tolist(),) * 2
 
 
 @fails_on_stock
-def test_the_ir_of_a_copy_into_a_tensor_of_torch_xlas():
+@pytest.mark.parametrize(
+    "copy", [torch.Tensor.copy_, lambda x, y: torch.ops.aten._copy_from(y, x)], ids=["copy_", "_copy_from"]
+)
+def test_the_ir(copy):
+    """A view, not the source's node: torch_xla would donate the source's buffer with that of the copy."""
     x, y = computed(9), computed()
-    torch.ops.aten._copy_from(y, x)
+    copy(x, y)
     ir(x).expect("""\
 %0 = f32[6] xla::device_data()
 %1 = f32[6] aten::view(%0)

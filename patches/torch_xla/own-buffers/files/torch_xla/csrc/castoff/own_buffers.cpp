@@ -30,7 +30,8 @@ void answer_clone(Call& call) {
   call.result() = at::_ops::clone::redispatch(kXla, call.result().toTensor(), std::nullopt);
 }
 
-// The result is the destination, which gets a node of its own: a view of the whole.
+// The result gets a node of its own: a view of the whole. torch_xla would give a clone the
+// destination's alias, also through detach(), and with it donate the source's buffer.
 void view_whole(Call& call) {
   const at::Tensor& copy = call.result().toTensor();
   const at::Tensor whole = at::_ops::view_copy::redispatch(kXla, copy, copy.sym_sizes());
@@ -49,7 +50,7 @@ void copy_apart(Call& call) {
 void install() {
   torch::Library& xla = library(torch::Library::IMPL, "aten", c10::DispatchKey::XLA);
   remedy(xla, copy_apart<0, answer_clone>, "_to_copy");
-  remedy(xla, copy_apart<1, answer_clone>, "copy");
+  remedy(xla, copy_apart<1, view_whole>, "copy");
   remedy(xla, copy_apart<0, view_whole>, "_copy_from");
   remedy(xla, copy_apart<1, view_whole>, "copy_");
 }
