@@ -67,17 +67,14 @@ class Variant(Model):
     """The package index that has it, if not the default one."""
 
 
-class PinnedWheel(Model):
-    """[[wheels]]: a wheel that a build may start from."""
+@dataclass(frozen=True)
+class PinnedWheel:
+    """A wheel that a build may start from."""
 
-    project: str
-    """"torch" or "torch_xla"."""
-    python: Python
-    """The CPython that it is for, such as "3.11"."""
-    variant: Text
-    """The name of its variant."""
-    sha256: Sha256
-    """The hash of the file; nothing else identifies it."""
+    project: str  # "torch" or "torch_xla"
+    python: str  # the CPython that it is for, such as "3.11"
+    variant: str  # the name of its variant
+    sha256: str  # the hash of the file; nothing else identifies it
 
 
 class Runtime(Model):
@@ -89,15 +86,6 @@ class Runtime(Model):
     """The version of JAX of the same time."""
     jaxlib: Version
     """The version of its compiled half."""
-
-
-class LibtpuWheel(Model):
-    """[[tpu.libtpu]]: a wheel of libtpu."""
-
-    python: Python
-    """The CPython that it is for."""
-    sha256: Sha256
-    """The hash of the file."""
 
 
 class CompilerTable(Model):
@@ -124,8 +112,8 @@ class TpuTable(CompilerTable):
 
     platform: Platform
     """The platform tag of libtpu's wheels."""
-    libtpu: tuple[LibtpuWheel, ...]
-    """The wheels of libtpu, one for each CPython."""
+    libtpu: dict[Python, Sha256]
+    """The hashes of libtpu's wheels, by CPython."""
     generations: dict[Annotated[str, matching(r"\w+", "what topologies begin with")], Generation] = Field(
         default_factory=dict
     )
@@ -133,9 +121,8 @@ class TpuTable(CompilerTable):
 
     @model_validator(mode="after")
     def _check(self) -> TpuTable:
-        pythons = [wheel.python for wheel in self.libtpu]
-        if len(set(pythons)) != len(pythons) or not pythons:
-            raise wrong("each CPython once", repr(pythons), "libtpu")
+        if not self.libtpu:
+            raise wrong("the hash of a wheel", "none", "libtpu")
         return self
 
 
@@ -175,8 +162,8 @@ class PinFile(Model):
     found by trying."""
     variants: dict[str, Variant]
     """The builds that upstream published, by name."""
-    wheels: tuple[PinnedWheel, ...]
-    """Every wheel that a build may start from."""
+    wheels: dict[str, dict[Text, dict[Python, Sha256]]]
+    """The hashes of the wheels that a build may start from, by project, variant and CPython."""
 
     @property
     def projects(self) -> tuple[str, ...]:
@@ -184,20 +171,30 @@ class PinFile(Model):
         return PROJECTS if self.torch_xla is not None else PROJECTS[:1]
 
     @property
+    def pinned(self) -> tuple[PinnedWheel, ...]:
+        """Every wheel that a build may start from."""
+        return tuple(
+            PinnedWheel(project, python, variant, sha256)
+            for project, variants in self.wheels.items()
+            for variant, hashes in variants.items()
+            for python, sha256 in hashes.items()
+        )
+
+    @property
     def pythons(self) -> tuple[str, ...]:
         """The CPython versions that every project has a wheel for, oldest first."""
-        each = [{wheel.python for wheel in self.wheels if wheel.project == project} for project in self.projects]
+        each = [{wheel.python for wheel in self.pinned if wheel.project == project} for project in self.projects]
         return tuple(sorted(set.intersection(*each), key=lambda version: tuple(map(int, version.split(".")))))
 
     @model_validator(mode="after")
     def _check(self) -> PinFile:
-        for number, wheel in enumerate(self.wheels):
+        for wheel in self.pinned:
             if wheel.project not in self.projects:
-                raise wrong(" or ".join(self.projects), repr(wheel.project), f"wheels[{number}].project")
+                raise wrong(" or ".join(self.projects), repr(wheel.project), "wheels")
             if wheel.variant not in self.variants:
                 known = ", ".join(self.variants)
-                raise wrong(f"one of {known} of [variants]", repr(wheel.variant), f"wheels[{number}].variant")
-        hashes = [wheel.sha256 for wheel in self.wheels]
+                raise wrong(f"one of {known} of [variants]", repr(wheel.variant), f"wheels.{wheel.project}")
+        hashes = [wheel.sha256 for wheel in self.pinned]
         twice = next((value for value in hashes if hashes.count(value) > 1), None)
         if twice is not None:
             raise wrong("each hash once", f"{twice} twice", "wheels")
@@ -255,7 +252,7 @@ class Pin(PinFile):
             libtpu=runtime.libtpu,
             jaxlib=runtime.jaxlib,
             platform=self.tpu.platform,
-            wheels={} if other else {wheel.python: wheel.sha256 for wheel in self.tpu.libtpu},
+            wheels={} if other else self.tpu.libtpu,
             compiler=self.folder / table.compiler,
             compiler_pythons=table.compiler_pythons,
         )
@@ -290,7 +287,7 @@ class Pin(PinFile):
         Raises:
             PinError: There is none for that CPython, or none with that hash.
         """
-        wheels = tuple(wheel for wheel in self.wheels if (wheel.project, wheel.python) == (project, python))
+        wheels = tuple(wheel for wheel in self.pinned if (wheel.project, wheel.python) == (project, python))
         if not wheels:
             raise PinError(
                 f"pin {self.name} has no {project} wheel for CPython {python}",

@@ -230,7 +230,7 @@ def _provenance(
 
 
 def _variant(base: BaseWheel, plans: Sequence[Plan]) -> Variant:
-    plan = next(plan for plan in plans if base.pinned in plan.pin.wheels)
+    plan = next(plan for plan in plans if base.pinned in plan.pin.pinned)
     return plan.pin.variants[base.pinned.variant]
 
 

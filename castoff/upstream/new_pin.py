@@ -271,16 +271,11 @@ def _text(
     xla = releases.get("torch_xla", {})
     if xla:
         parts.append('[variants.xla]\ntitle = "the one build of torch_xla, as on PyPI"\n')
-    rows_of_wheels = [
-        *((release, "cuda") for release in releases["torch"].values()),
-        *((release, "cpu") for release in cpu.values()),
-        *((release, "xla") for release in xla.values()),
-    ]
-    for release, variant_name in rows_of_wheels:
-        parts.append(
-            f'[[wheels]]\nproject = "{release.project}"\npython = "{release.python}"\n'
-            f'variant = "{variant_name}"\nsha256 = "{release.sha256}"\n'
-        )
+    parts.append("# The wheels that a build may start from, by variant and CPython.\n")
+    for table, wheels in {"torch.cuda": releases["torch"], "torch.cpu": cpu, "torch_xla.xla": xla}.items():
+        if wheels:
+            rows = "".join(f'"{python}" = "{release.sha256}"\n' for python, release in wheels.items())
+            parts.append(f"[wheels.{table}]\n{rows}")
     return "\n".join(parts)
 
 

@@ -95,14 +95,11 @@ class Tree:
                 f'[{project}]\nversion = "2.9.0"\ncommit = "{commit}"\ntag = "v2.9.0"\n'
                 f'repository = "https://example.org/{project}"\n'
             )
-            parts.append(
-                f'[[wheels]]\nproject = "{project}"\npython = "{PYTHON}"\nvariant = "any"\n'
-                f'sha256 = "{file_sha256(wheel)}"\n'
-            )
+            parts.append(f'[wheels.{project}.any]\n"{PYTHON}" = "{file_sha256(wheel)}"\n')
         libtpu = make_wheel(self.wheels, "libtpu", "0.0.21", {"libtpu/__init__.py": b""})
         parts.append(
             f'[tpu]\nplatform = "manylinux_2_28_x86_64"\ncompiler = "2.9-tpu.lock"\ncompiler_pythons = ["{PYTHON}"]\n'
-            f'[[tpu.libtpu]]\npython = "{PYTHON}"\nsha256 = "{file_sha256(libtpu)}"\n'
+            f'[tpu.libtpu]\n"{PYTHON}" = "{file_sha256(libtpu)}"\n'
         )
         (self.root / "pins").mkdir(exist_ok=True)
         (self.root / "pins" / "2.9-tpu.lock").write_text("")

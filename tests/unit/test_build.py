@@ -123,7 +123,7 @@ def test_the_index_of_a_variant_asks_for_that_variant(full_tree: Tree, request_:
     build(request_, console)
     pin = full_tree.root / "pins" / "2.9.toml"
     other = '[variants.cpu]\ntitle = "another"\nindex = "https://example.org/cpu"\n'
-    entry = f'[[wheels]]\nproject = "torch"\npython = "{PYTHON}"\nvariant = "cpu"\nsha256 = "{"c" * 64}"\n'
+    entry = f'[wheels.torch.cpu]\n"{PYTHON}" = "{"c" * 64}"\n'
     pin.write_text(pin.read_text() + other + entry)
     with pytest.raises(FetchError) as caught:
         build(replace(request_, indexes=("https://example.org/cpu",)), console)

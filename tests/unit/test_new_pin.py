@@ -57,7 +57,7 @@ def test_a_pin_is_filled_in_and_builds(newer: Tree, console: Console) -> None:
     assert (pin.platform, pin.cxx11_abi, pin.pythons) == ("manylinux_2_28_x86_64", 1, (PYTHON,))
     assert pin.runtime is not None
     assert (pin.runtime.libtpu, pin.runtime.jax) == ("0.0.30", "0.8.0")
-    hashes = {wheel.project: wheel.sha256 for wheel in pin.wheels}
+    hashes = {wheel.project: wheel.sha256 for wheel in pin.pinned}
     assert hashes["torch"] == file_sha256(next(newer.wheels.glob("torch-2.10.0*")))
     topics = load_topics(newer.root / "patches")
     assert [topic.key for topic in select(topics, "2.10")] == ["torch/answer", "torch_xla/xla"]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from expecttest import assert_expected_inline
-from made_up import Tree
+from made_up import PYTHON, Tree
 
 from castoff.core.errors import PinError
 from castoff.core.places import ROOT
@@ -64,7 +64,7 @@ compiler_pythons = ["3.11"]
 
 
 def test_the_lock_file_of_a_later_compiler_must_be_there(pin_file: Path) -> None:
-    pin_file.write_text(pin_file.read_text().replace("[[tpu.libtpu]]", f"{GENERATION}[[tpu.libtpu]]", 1))
+    pin_file.write_text(pin_file.read_text().replace("[tpu.libtpu]", f"{GENERATION}[tpu.libtpu]", 1))
     with pytest.raises(PinError, match=r"tpu.generations.tpu7x.compiler is wrong"):
         load_pin(pin_file.parent, "2.9")
     lock = pin_file.with_name("2.9-tpu7x.lock")
@@ -107,19 +107,21 @@ def test_an_unknown_pin_is_named_with_the_known_ones(pin_file: Path) -> None:
         ("cxx11_abi = 1", "", "cxx11_abi"),
         ("cxx11_abi = 1", "cxx11_abi = 1\nsurprise = 1", "surprise"),
         ('jax = "0.7.1"', 'jax = ">=0.7"', "runtime.jax"),
-        ('variant = "any"', 'variant = "gpu"', "wheels[0].variant"),
+        ("[wheels.torch.any]", "[wheels.torch.gpu]", "wheels.torch"),
+        ("[wheels.torch.any]", "[wheels.triton.any]", "wheels"),
         ('name = "2.9"', 'name = "2.6"', "name"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nmore = 1', "torch.more"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nrequires = ["numpy from somewhere"]', "torch.requires[0]"),
         ('tag = "v2.9.0"', 'tag = "v2.9.0"\nplatform = "linux_x86_64"', "torch.platform"),
         ("a" * 40, "a" * 39, "torch.commit"),
-        ('sha256 = "', 'sha256 = "0', "wheels[0].sha256"),
+        (f'"{PYTHON}" = "', f'"{PYTHON}" = "0', f"wheels.torch.any.{PYTHON}"),
         ("manylinux_2_28_x86_64", "linux_x86_64", "platform"),
         ('compiler = "2.9-tpu.lock"', 'compiler = "2.9.lock"', "tpu.compiler"),
         ('compiler = "2.9-tpu.lock"', 'compiler = "../2.9-tpu.lock"', "tpu.compiler"),
         ("compiler_pythons = [", "compiler_pythons = [] #", "tpu.compiler_pythons"),
         ("[tpu]\nplatform", "[tpu]\nsurprise = 1\nplatform", "tpu.surprise"),
-        ('[[tpu.libtpu]]\npython = "3.', '[[tpu.libtpu]]\npython = "', "tpu.libtpu[0].python"),
+        ('[tpu.libtpu]\n"3.', '[tpu.libtpu]\n"', f"tpu.libtpu.{PYTHON.partition('.')[2]}"),
+        ("[tpu.libtpu]\n", "[tpu.libtpu]\n#", "tpu.libtpu"),
     ],
 )
 def test_a_malformed_file_is_refused_by_key(pin_file: Path, old: str, new: str, key: str) -> None:
@@ -156,8 +158,9 @@ def test_everything_that_is_wrong_is_said_at_once(pin_file: Path) -> None:
 
 def test_a_hash_given_twice_is_refused(pin_file: Path) -> None:
     text = pin_file.read_text()
-    entry = text[text.index("[[wheels]]") : text.index("[torch_xla]")]
-    pin_file.write_text(text + "\n" + entry)
+    entry = text[text.index("[wheels.torch.any]") : text.index("[torch_xla]")]
+    other = '[variants.cpu]\ntitle = "another"\n'
+    pin_file.write_text(f"{text}\n{other}{entry.replace('any', 'cpu')}")
     with pytest.raises(PinError) as caught:
         load_pin(pin_file.parent, "2.9")
     assert "twice" in caught.value.found
