@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 from made_up import PATCH, SOURCES, TORCH_COMMIT, TORCH_INIT, TORCH_XLA_COMMIT, Tree, compile_library
 
+from castoff.builder.fetch import file_sha256
 from castoff.core.cache import Cache
 from castoff.core.console import Console
 from castoff.core.context import Context
@@ -83,6 +85,15 @@ def tree(tmp_path: Path, libraries: dict[str, bytes], monkeypatch: pytest.Monkey
     return result
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tests have compiled, by the hash of its inputs."""
+    folder = tmp_path_factory.mktemp("compiled")
+    for kind in ("objects", "overlays"):
+        (folder / kind).mkdir()
+    return folder
+
+
 @pytest.fixture
 def full_tree(tree: Tree) -> Tree:
     """A tree with a topic of every part: new Python, a hunk, C++ that interposes."""
@@ -103,3 +114,21 @@ def full_tree(tree: Tree) -> Tree:
     tree.topic("xla", {"files/torch_xla/_new.py": "new = True\n"}, "torch_xla", requires='["torch/answer"]')
     tree.finish()
     return tree
+
+
+@pytest.fixture
+def fetched_tree(full_tree: Tree, tmp_path: Path) -> Tree:
+    """The same with its wheels in the cache: pip takes a second for each."""
+    for wheel in full_tree.wheels.glob("torch*.whl"):
+        folder = tmp_path / "cache" / "sha256" / file_sha256(wheel)
+        folder.mkdir(parents=True)
+        shutil.copyfile(wheel, folder / wheel.name)
+    return full_tree
+
+
+@pytest.fixture
+def warm_tree(fetched_tree: Tree, tmp_path: Path, compiled: Path) -> Tree:
+    """The same with what another test has compiled of it."""
+    for kind in compiled.iterdir():
+        (tmp_path / "cache" / kind.name).symlink_to(kind)
+    return fetched_tree

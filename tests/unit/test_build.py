@@ -27,14 +27,21 @@ from castoff.core.places import ROOT
 
 
 @pytest.fixture
-def request_(full_tree: Tree) -> Request:
-    return Request("cpu", "2.9", None, (), full_tree.root / "dist", verify_install=False, root=full_tree.root)
+def request_(warm_tree: Tree) -> Request:
+    return Request("cpu", "2.9", None, (), warm_tree.root / "dist", verify_install=False, root=warm_tree.root)
+
+
+@pytest.fixture
+def cold(request_: Request) -> None:
+    """Nothing is in the cache."""
+    shutil.rmtree(request_.root.parent / "cache")
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("cold")
 def test_the_whole_way(request_: Request, console: Console, log: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = build(replace(request_, verify_install=True), console)
     assert folder == request_.out / "2.9-cpu"
@@ -165,6 +172,7 @@ def test_no_topics_at_all(tree: Tree, console: Console) -> None:
     assert manifest["verified"]["skipped"] == "--no-verify-install"
 
 
+@pytest.mark.usefixtures("cold")
 def test_dry_run_shows_the_plan_and_writes_nothing(request_: Request, console: Console, log: io.StringIO) -> None:
     dry_run(request_, console)
     assert "apply    torch/answer: a title, 2 C++ source(s)" in log.getvalue()
@@ -184,6 +192,7 @@ def _fails(request: Request, console: Console, kind: type[CastoffError]) -> Cast
     return caught.value
 
 
+@pytest.mark.usefixtures("cold")
 def test_no_network(request_: Request, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(request_.root / "nowhere"))
     error = _fails(request_, console, FetchError)
@@ -191,6 +200,7 @@ def test_no_network(request_: Request, console: Console, monkeypatch: pytest.Mon
     assert "--index" in error.next_step
 
 
+@pytest.mark.usefixtures("cold")
 def test_the_cache_makes_the_network_needless(
     request_: Request, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +209,7 @@ def test_the_cache_makes_the_network_needless(
     build(request_, console)
 
 
+@pytest.mark.usefixtures("cold")
 def test_another_file_of_the_same_name_is_refused(full_tree: Tree, request_: Request, console: Console) -> None:
     wheel = next(full_tree.wheels.glob("torch-*.whl"))
     wheel.write_bytes(wheel.read_bytes() + b"more")

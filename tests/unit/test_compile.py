@@ -41,12 +41,12 @@ def test_the_compiler_is_named_by_cxx(runner: Runner, monkeypatch: pytest.Monkey
     assert "x86_64" in find_compiler(runner).version
 
 
-def test_an_error_of_the_compiler_is_shown_where_it_stands(full_tree: Tree, console: Console) -> None:
-    folder = full_tree.root / "patches/torch/answer/files/torch/csrc"
+def test_an_error_of_the_compiler_is_shown_where_it_stands(fetched_tree: Tree, console: Console) -> None:
+    folder = fetched_tree.root / "patches/torch/answer/files/torch/csrc"
     (folder / "better.cpp").write_text("#include <torch/csrc/better.h>\nint better() { int unused; return 42; }\n")
     (folder / "good.cpp").write_text("int good() { return 1; }\n")
     with pytest.raises(CompileError) as caught:
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     lines = caught.value.found.splitlines()
     assert "better.cpp" in lines[0] and "better.cpp:2:20: error: unused variable" in lines[1]
     assert "int better() { int unused; return 42; }" in lines[2]
@@ -72,30 +72,30 @@ def test_the_first_error_is_taken_from_what_a_compiler_or_linker_says() -> None:
     assert first_error("Killed\n") == ""
 
 
-def test_a_declared_symbol_must_be_there(full_tree: Tree, console: Console) -> None:
-    toml = full_tree.root / "patches/torch/answer/topic.toml"
+def test_a_declared_symbol_must_be_there(fetched_tree: Tree, console: Console) -> None:
+    toml = fetched_tree.root / "patches/torch/answer/topic.toml"
     toml.write_text(toml.read_text().replace("castoff_commit", "castoff_comit"))
     with pytest.raises(CompileError) as caught:
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     assert "castoff_comit" in caught.value.found
 
 
-def test_the_abi_is_read_from_the_wheel(full_tree: Tree, console: Console) -> None:
-    pin = full_tree.root / "pins/2.9.toml"
+def test_the_abi_is_read_from_the_wheel(fetched_tree: Tree, console: Console) -> None:
+    pin = fetched_tree.root / "pins/2.9.toml"
     pin.write_text(pin.read_text().replace("cxx11_abi = 1", "cxx11_abi = 0"))
     with pytest.raises(CompileError) as caught:
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     assert "_GLIBCXX_USE_CXX11_ABI=0" in caught.value.expected
     assert caught.value.found.startswith("1,")
 
 
-def test_only_what_an_edit_reaches_is_compiled(full_tree: Tree, console: Console, log: io.StringIO) -> None:
+def test_only_what_an_edit_reaches_is_compiled(fetched_tree: Tree, console: Console, log: io.StringIO) -> None:
     def compiled() -> list[tuple[str, str]]:
         log.truncate(0)
-        _build(full_tree, console)
+        _build(fetched_tree, console)
         return re.findall("compiling (.*) C|(nothing changed)", log.getvalue())
 
-    folder = full_tree.root / "patches/torch/answer"
+    folder = fetched_tree.root / "patches/torch/answer"
     (folder / "files/torch/csrc/apart.h").write_text("#pragma once\n")
     (folder / "overlay/apart.cpp").write_text('#include "torch/csrc/apart.h"\nint apart() { return 0; }\n')
     assert compiled() == [("4 of 4", "")]
@@ -116,22 +116,22 @@ def test_only_what_an_edit_reaches_is_compiled(full_tree: Tree, console: Console
     assert compiled() == [("4 of 4", "")]
 
 
-def test_what_compiled_is_kept_when_another_file_fails(full_tree: Tree, console: Console, log: io.StringIO) -> None:
-    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+def test_what_compiled_is_kept_when_another_file_fails(fetched_tree: Tree, console: Console, log: io.StringIO) -> None:
+    source = fetched_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
     good = source.read_text()
     source.write_text("int better() { return; }\n")
     with pytest.raises(CompileError):
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     source.write_text(good)
-    _build(full_tree, console)
+    _build(fetched_tree, console)
     assert "compiling 1 of 3 C++ files" in log.getvalue()
 
 
-def test_a_file_included_behind_the_keys_back_is_refused(full_tree: Tree, console: Console) -> None:
-    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+def test_a_file_included_behind_the_keys_back_is_refused(fetched_tree: Tree, console: Console) -> None:
+    source = fetched_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
     source.write_text("#define HEADER <torch/csrc/better.h>\n#include HEADER\nint better() { return 42; }\n")
     with pytest.raises(CompileError) as caught:
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     assert caught.value.found.endswith("torch/csrc/better.h")
 
 
@@ -146,22 +146,22 @@ def test_the_cache_keeps_what_was_used_last(tmp_path: Path, console: Console) ->
     cache.trim(tmp_path / "not there", most=2)
 
 
-def test_where_things_are_does_not_show_in_the_overlay(full_tree: Tree, console: Console) -> None:
-    source = full_tree.root / "patches/torch/answer/overlay/interpose.cpp"
+def test_where_things_are_does_not_show_in_the_overlay(fetched_tree: Tree, console: Console) -> None:
+    source = fetched_tree.root / "patches/torch/answer/overlay/interpose.cpp"
     source.write_text(source.read_text().replace("CASTOFF_TORCH_GIT_VERSION", "CASTOFF_TORCH_GIT_VERSION __FILE__"))
-    _build(full_tree, console)
-    overlay = next((full_tree.root.parent / "cache" / "overlays").glob("*/*.so")).read_bytes()
-    assert str(full_tree.root).encode() not in overlay
+    _build(fetched_tree, console)
+    overlay = next((fetched_tree.root.parent / "cache" / "overlays").glob("*/*.so")).read_bytes()
+    assert str(fetched_tree.root).encode() not in overlay
     assert TORCH_COMMIT.encode() + b"torch/answer/overlay/interpose.cpp" in overlay
 
 
 def test_the_precompiled_header_changes_no_byte(
-    full_tree: Tree, console: Console, monkeypatch: pytest.MonkeyPatch
+    fetched_tree: Tree, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abcdefgh":
-        source = full_tree.root / f"patches/torch/answer/overlay/{name}.cpp"
+        source = fetched_tree.root / f"patches/torch/answer/overlay/{name}.cpp"
         source.write_text(f"#include <exception>\nint {name}() {{ return std::uncaught_exceptions(); }}\n")
-    cache = full_tree.root.parent / "cache"
+    cache = fetched_tree.root.parent / "cache"
     rules: list[str] = []
     run = Runner.run
 
@@ -176,7 +176,7 @@ def test_the_precompiled_header_changes_no_byte(
         monkeypatch.setattr("castoff.builder.objects._MANY", many)
         shutil.rmtree(cache / "objects", ignore_errors=True)
         shutil.rmtree(cache / "overlays", ignore_errors=True)
-        _build(full_tree, console)
+        _build(fetched_tree, console)
         made.append(next((cache / "overlays").glob("*/*.so")).read_bytes())
     assert ["common.h.gch: precompile" in one for one in rules] == [True, False]
     assert made[0] == made[1]
@@ -245,16 +245,16 @@ extern "C" __attribute__((visibility("default"))) double castoff_demanding(int c
 """
 
 
-def test_the_overlay_runs_on_the_oldest_system_of_its_tag(full_tree: Tree, console: Console) -> None:
-    folder = full_tree.root / "patches/torch/answer"
+def test_the_overlay_runs_on_the_oldest_system_of_its_tag(fetched_tree: Tree, console: Console) -> None:
+    folder = fetched_tree.root / "patches/torch/answer"
     (folder / "overlay" / "demanding.cpp").write_text(DEMANDING)
     toml = folder / "topic.toml"
     toml.write_text(toml.read_text().replace('"castoff_commit"', '"castoff_commit", "castoff_demanding"'))
-    _build(full_tree, console)
-    overlay = next((full_tree.root.parent / "cache" / "overlays").glob("*/*.so"))
+    _build(fetched_tree, console)
+    overlay = next((fetched_tree.root.parent / "cache" / "overlays").glob("*/*.so"))
     assert newer_than(needed_versions(overlay), "manylinux_2_28_x86_64") == []
     # The shims do what the real functions do.
-    unpacked = next((full_tree.root.parent / "cache" / "unpacked").glob("*")) / "torch" / "lib"
+    unpacked = next((fetched_tree.root.parent / "cache" / "unpacked").glob("*")) / "torch" / "lib"
     copy = unpacked / "copy.so"
     copy.write_bytes(overlay.read_bytes())
     function = ctypes.CDLL(str(copy)).castoff_demanding
@@ -263,14 +263,14 @@ def test_the_overlay_runs_on_the_oldest_system_of_its_tag(full_tree: Tree, conso
     assert function(7, 1.0) == pytest.approx(2.718281828 + 0 + 1 + 0 + 2 + 3 + 7 + 1 + 1)
 
 
-def test_a_symbol_that_is_too_new_is_named(full_tree: Tree, console: Console) -> None:
-    source = full_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
+def test_a_symbol_that_is_too_new_is_named(fetched_tree: Tree, console: Console) -> None:
+    source = fetched_tree.root / "patches/torch/answer/files/torch/csrc/better.cpp"
     source.write_text(
         "#include <unistd.h>\n#include <torch/csrc/better.h>\n"
         "int better() { char b[1]; return getentropy(b, 1) + _Fork(); }\n"
     )
     with pytest.raises(VerifyError) as caught:
-        _build(full_tree, console)
+        _build(fetched_tree, console)
     assert "_Fork needs GLIBC_2.34 of libc.so.6" in caught.value.found
     assert "getentropy" not in caught.value.found
 

@@ -26,12 +26,12 @@ BY_INSTALLER = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "R
 
 
 @pytest.fixture
-def dist(full_tree: Tree, console: Console) -> Path:
-    make_wheel(full_tree.wheels, "a_tool", "1.0", {"a_tool/__init__.py": b""})
-    (full_tree.root / "ci").mkdir()
-    (full_tree.root / "ci" / "requirements.lock").write_text("")
+def dist(warm_tree: Tree, console: Console) -> Path:
+    make_wheel(warm_tree.wheels, "a_tool", "1.0", {"a_tool/__init__.py": b""})
+    (warm_tree.root / "ci").mkdir()
+    (warm_tree.root / "ci" / "requirements.lock").write_text("")
     return build(
-        Request("cpu", "2.9", None, (), full_tree.root / "dist", verify_install=False, root=full_tree.root), console
+        Request("cpu", "2.9", None, (), warm_tree.root / "dist", verify_install=False, root=warm_tree.root), console
     )
 
 

@@ -487,12 +487,12 @@ def test_the_target_of_this_python(runner: Runner) -> None:
         find_target(Path("/bin/false"), runner)
 
 
-def test_the_package_gives_what_the_wheels_give(full_tree: Tree, console: Console, tmp_path: Path) -> None:
+def test_the_package_gives_what_the_wheels_give(warm_tree: Tree, console: Console, tmp_path: Path) -> None:
     """Built from one tree; the package twice, with the same bytes."""
     for name in ("LICENSE", "pyproject.toml", "ci/requirements.lock"):
-        (full_tree.root / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(ROOT / name, full_tree.root / name)
-    request = Request("cpu", "2.9", None, (), full_tree.root / "dist", verify_install=False, root=full_tree.root)
+        (warm_tree.root / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, warm_tree.root / name)
+    request = Request("cpu", "2.9", None, (), warm_tree.root / "dist", verify_install=False, root=warm_tree.root)
     wheels, package = build(request, console), build_package(request, ["2.9"], console)
     assert package.name == "castoff-3-py3-none-manylinux_2_28_x86_64.whl"
     again = build_package(replace(request, out=tmp_path / "again"), ["2.9"], console)
@@ -510,7 +510,7 @@ def test_the_package_gives_what_the_wheels_give(full_tree: Tree, console: Consol
 
     ours, theirs = tmp_path / "one", tmp_path / "other"
     deltas = tmp_path / "package" / "castoff" / "tree" / FOLDER
-    for wheel in full_tree.wheels.glob("torch*.whl"):
+    for wheel in warm_tree.wheels.glob("torch*.whl"):
         put(wheel, ours)
     target = Target(Path(sys.executable), ours, (ours / "torch",), conda=False)
     install(target, read_deltas(deltas), deltas, console)

@@ -6,6 +6,7 @@ import pytest
 from made_up import PYTHON, TORCH_COMMIT, TORCH_XLA_COMMIT, Tree, make_wheel
 
 from castoff.builder.fetch import file_sha256
+from castoff.builder.package_index import Release, find_release
 from castoff.builder.pipeline import build
 from castoff.builder.plan import Request
 from castoff.core.console import Console
@@ -15,6 +16,22 @@ from castoff.model.topics import load_topics, select
 from castoff.upstream.new_pin import new_pin, python_hunks
 
 XLA_REQUIRES = ('libtpu==0.0.30; extra == "tpu"', 'jax==0.8.0; extra == "pallas"', 'jaxlib==0.8.0; extra == "pallas"')
+
+
+_found: dict[tuple[str, ...], Release | None] = {}
+
+
+@pytest.fixture(autouse=True)
+def each_release_is_looked_up_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever test is the first with these wheels."""
+
+    def find(project: str, versions: str, python: str, *arguments: object, **options: object) -> Release | None:
+        key = (project, versions, python, *sorted(map(file_sha256, tree.wheels.glob("*.whl"))))
+        if key not in _found:
+            _found[key] = find_release(project, versions, python, *arguments, **options)  # type: ignore[arg-type]
+        return _found[key]
+
+    monkeypatch.setattr("castoff.upstream.new_pin.find_release", find)
 
 
 @pytest.fixture

@@ -40,24 +40,24 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def asked(full_tree: Tree) -> Asked:
+def asked(warm_tree: Tree) -> Asked:
     """What one asks of a tree that has a commit."""
     for name in ("LICENSE", "pyproject.toml", "ci/requirements.lock"):
-        (full_tree.root / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(ROOT / name, full_tree.root / name)
-    (full_tree.root / ".gitignore").write_text("dist/\n")
-    git(full_tree.root, "init", "--quiet")
-    git(full_tree.root, "add", "--all")
-    git(full_tree.root, "commit", "--quiet", "--message", "all")
+        (warm_tree.root / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, warm_tree.root / name)
+    (warm_tree.root / ".gitignore").write_text("dist/\n")
+    git(warm_tree.root, "init", "--quiet")
+    git(warm_tree.root, "add", "--all")
+    git(warm_tree.root, "commit", "--quiet", "--message", "all")
     return Asked(
         pins=("2.9",),
         pythons=(PYTHON,),
         everything=False,
         earlier=(),
         indexes=(),
-        out=full_tree.root / "dist",
+        out=warm_tree.root / "dist",
         verify_install=False,
-        root=full_tree.root,
+        root=warm_tree.root,
     )
 
 
