@@ -35,7 +35,6 @@ State = Annotated[
         "'applies', 'upstream' or 'cannot: reason', once it was tried",
     ),
 ]
-TestPath = Annotated[str, matching(r"tests/\S+\.py", "a path like 'tests/ir/test_x.py'")]
 Symbol = Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "a symbol")]
 SymbolNames = Annotated[tuple[Symbol, ...], unique]
 

@@ -533,6 +533,7 @@ def test_import_warns_if_another_library_won(impostor):
 
 
 @fails_on_stock
+@pytest.mark.slow
 def test_the_doctor_names_the_other_library(impostor):
     command = [sys.executable, "-m", "castoff_doctor", "--json"]
     environment = {**os.environ, "LD_PRELOAD": str(impostor)}

@@ -203,18 +203,6 @@ def test_overwritten_parameters(x, overwrite):
 # ---- the report itself
 
 
-@fails_on_stock_2_1
-def test_case_1_of_the_report_is_as_its_case_2():
-    x = torch.ones(22, 44, dtype=bf16, device=DEVICE)
-    module = torch.nn.Linear(44, 66, device=DEVICE, bias=False)
-    module = module.to(bf16)
-    loss = module(x).sum()
-    torch_xla.sync()
-    loss.backward()
-    assert module.weight.grad.dtype == bf16
-    assert ir(module.weight.grad) == CLEAN
-
-
 EXAMPLE = Path(__file__).resolve().parents[2] / "patches" / "torch" / "data-setter" / "example-2.1.py"
 
 

@@ -107,18 +107,6 @@ def test_every_op_that_upstream_allows_is_here():
 
 
 @fails_on_stock
-def test_conv2d():
-    x, w = random(2, 4, 9, 8).to(DEVICE), random(6, 4, 3, 3).to(DEVICE)
-    result = out_dtype(aten.conv2d.default, f32, x, w)
-    ir(result).expect("""\
-%0 = bf16[6,4,3,3] xla::device_data()
-%1 = bf16[2,4,9,8] xla::device_data()
-%2 = f32[2,6,7,6] xla::convolution(%1, %0)
-return %2
-""")
-
-
-@fails_on_stock
 @narrow_dtypes
 @products
 def test_products_are_one_native_op_without_operand_casts(case, dtype):
@@ -474,12 +462,18 @@ def test_exported_stablehlo_has_ops_of_mixed_dtypes(dtype):
     assert text.count("stablehlo.convolution") == 1 and "convert" not in text
 
 
+class AllProducts(torch.nn.Module):
+    def forward(self, *each):
+        return [out_dtype(case.op, f32, *own, *case.rest) for case, own in zip(PRODUCTS.values(), each, strict=True)]
+
+
 @fails_on_stock
-@products
-def test_every_exported_product_is_one_op(case):
-    text = stablehlo(case, bf16).get_stablehlo_text()
-    assert text.count("stablehlo.dot_general") + text.count("stablehlo.convolution") == 1
-    assert text.count("stablehlo.convert") == len(case.shapes) - 2  # the bias
+def test_every_exported_product_is_one_op():
+    """In one program: an export takes as long for one as for all."""
+    each = tuple(operands(case, bf16) for case in PRODUCTS.values())
+    text = exported_program_to_stablehlo(torch.export.export(AllProducts(), each)).get_stablehlo_text()
+    assert text.count("stablehlo.dot_general") + text.count("stablehlo.convolution") == len(PRODUCTS)
+    assert text.count("stablehlo.convert") == sum(len(case.shapes) - 2 for case in PRODUCTS.values())  # the biases
 
 
 @passes_on_stock
@@ -489,16 +483,6 @@ def test_exported_program_runs():
     check(stablehlo(case, s8)(*cpu), case.op(*(t.double() for t in cpu)))
 
 
-@passes_on_stock
-def test_functionalized_and_traced_graphs_keep_the_operator():
-    def program(a, b):
-        return out_dtype(aten.mm.default, f32, a, b).add_(1)
-
-    graph = make_fx(torch.func.functionalize(program))(random(4, 8), random(8, 6))
-    assert [str(n.target) for n in graph.graph.nodes if n.op == "call_function"] == ["out_dtype", "aten.add.Tensor"]
-    assert graph(random(4, 8).to(DEVICE), random(8, 6).to(DEVICE)).dtype == f32
-
-
 @fails_on_stock
 def test_a_functionalized_graph_runs_natively_on_xla():
     def program(a, b):
@@ -506,6 +490,7 @@ def test_a_functionalized_graph_runs_natively_on_xla():
 
     a, b = random(4, 8), random(8, 6)
     graph = make_fx(torch.func.functionalize(program))(a, b)
+    assert [str(n.target) for n in graph.graph.nodes if n.op == "call_function"] == ["out_dtype", "aten.add.Tensor"]
     result = graph(a.to(DEVICE), b.to(DEVICE))
     assert "xla::dot_general" in ir(result) and "xla::cast" not in ir(result)
     check(result, a.double() @ b.double() + 1)

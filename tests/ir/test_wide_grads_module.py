@@ -220,16 +220,20 @@ def test_autocast_adds_nothing_to_the_ir():
     assert texts[0] == texts[1]
 
 
+def wide_linear():
+    module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
+    with torch.no_grad():
+        module.weight.copy_(random(32, 64))
+    module.to(DEVICE)
+    wide_grads(module)
+    return module
+
+
 @fails_on_stock
 @pytest.mark.parametrize("way", [plain, *WAYS[1:4]], ids=lambda way: way.__name__)
 def test_micro_batches(way):
     """64 of them, each its own graph: 1e-6 where a bfloat16 gradient ends with 1e-2."""
-    weight = random(32, 64)
-    module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
-    with torch.no_grad():
-        module.weight.copy_(weight)
-    module.to(DEVICE)
-    wide_grads(module)
+    module = wide_linear()
     exact = torch.zeros(32, 64, dtype=f64)
     for step in range(64):
         x, g = random(16, 64, seed=step), random(16, 32, seed=1000 + step)
@@ -257,12 +261,7 @@ def with_a_compiled_backward(module):
 def test_compiled_micro_batches(way):
     """The dot is in the compiled graph: float32 comes out of it, and is as exact as in eager mode."""
     torch._dynamo.reset()
-    weight = random(32, 64)
-    module = torch.nn.Linear(64, 32, bias=False, dtype=bf16)
-    with torch.no_grad():
-        module.weight.copy_(weight)
-    module.to(DEVICE)
-    wide_grads(module)
+    module = wide_linear()
     compiled, context = way(module)
     exact = torch.zeros(32, 64, dtype=f64)
     with context:

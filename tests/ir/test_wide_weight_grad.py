@@ -606,22 +606,6 @@ def test_no_graph_no_node():
         assert F.linear(on_device(numbers(16, 8)), leaf).grad_fn is None
 
 
-@fails_on_stock
-def test_sparse_gradients_and_bags_get_what_the_engine_gives_them():
-    ids = on_device(torch.arange(6))
-    bag = torch.nn.EmbeddingBag(10, 4, mode="sum", dtype=bf16).to(DEVICE)
-    bag.weight.grad_dtype = f32
-    bag(ids.view(2, 3)).backward(on_device(numbers(2, 4)))
-    assert bag.weight.grad.dtype == f32
-
-
-@fails_on_stock
-def test_weights_made_of_other_weights_get_the_engines_cast():
-    leaf = wide(numbers(6, 8))
-    F.linear(on_device(numbers(16, 8)), leaf.exp()).backward(on_device(numbers(16, 6)))
-    assert leaf.grad.dtype == f32
-
-
 @passes_on_stock
 def test_forward_mode_is_stocks():
     x, w = numbers(16, 8), numbers(6, 8)

@@ -273,44 +273,6 @@ def test_a_sparse_gradient_in_a_compiled_backward():
         assert embedding.weight.grad.to_dense()[1].tolist() == [count, count]
 
 
-DISABLED = """
-import torch
-assert not hasattr(torch.Tensor, "grad_dtype"), "the topic is off"
-assert not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype")
-w = torch.ones(3, requires_grad=True)
-w.grad = torch.ones(3)
-try:
-    w.grad = torch.ones(3, dtype=torch.bfloat16)
-except RuntimeError as error:
-    assert "attempting to assign a gradient with dtype" in str(error), error
-else:
-    raise AssertionError("stock refuses another dtype")
-w.grad = None
-(w * 2).sum().backward()
-assert w.grad.tolist() == [2, 2, 2]
-torch.compile(lambda x: (x * 2).sum(), backend="aot_eager")(w).backward()
-assert w.grad.tolist() == [4, 4, 4]
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
-Double.apply(w).sum().backward()
-assert w.grad.tolist() == [6, 6, 6]
-assert not hasattr(w * 1, "grad_dtype")
-"""
-
-
-@pytest.mark.parametrize("names", ["all", "data-setter, grad-dtype"])
-@pytest.mark.default_pin
-@pytest.mark.slow
-def test_kill_switch(names, monkeypatch):
-    monkeypatch.setenv("CASTOFF_DISABLE", names)
-    subprocess.run([sys.executable, "-c", DISABLED], check=True)
-
-
 @pytest.mark.since("2.6", "compiled autograd as a context of its own (compiled_autograd._enable)")
 class TestCompiledAutograd:
     """Compiled autograd and AOTAutograd. torch 2.13 refuses most of these; here they work."""

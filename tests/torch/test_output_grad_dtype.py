@@ -110,12 +110,6 @@ class TestDeclaration:
         assert function.seen[0].dtype is F32
         assert function.seen[0].item() == 4096 * (1 + 2**-7)
 
-    def test_the_root_of_a_backward(self, leaf):
-        for dtype, expected in ((F32, F32), (None, F64), (BF16, BF16)):
-            function = declared(dtype)
-            function.apply(leaf()).backward(torch.ones(2, 3, dtype=F64, device=leaf().device))
-            assert function.seen[0].dtype is expected
-
     def test_several_outputs(self, leaf):
         def forward(ctx, x):
             index = x.argmax()
@@ -211,12 +205,6 @@ class TestDeclaration:
         Wide.apply(y).backward()
         assert y.grad.dtype is F32 and seen == [F32]
         assert arrived(function) == (F32, True)
-
-    def test_a_complex_output(self):
-        function = declared(torch.complex128)
-        x = torch.ones(3, dtype=C64, requires_grad=True)
-        function.apply(x).abs().sum().backward()
-        assert function.seen[0].dtype is torch.complex128 and x.grad.dtype is C64
 
     def test_without_gradients_it_does_nothing(self, leaf):
         function = declared(F32)
