@@ -77,9 +77,6 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
     ("nn.TransformerDecoderLayer", "v6e", MEMORY): Known(1.15, "0.66 of stock's cycles"),
     ("vision layer, T 257", "v6e", MEMORY): Known(1.53, "0.92 of stock's cycles"),
-    ("nn.MultiheadAttention, weights", "v5e", CYCLES): Known(
-        1.14, "dropout draws 32 bits, as stock's 7 miss its probability, and the softmax is float32"
-    ),
     ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
     ("cross-encoder, AdamW", "v5e", MEMORY): Known(3.3, "0.71 of stock's cycles; stock keeps all next to the cores"),

@@ -12,6 +12,7 @@
 #include <ATen/ops/slice_copy_ops.h>
 #include <ATen/ops/view_copy_ops.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -114,29 +115,84 @@ void unbind(Call& call) {
 
 // ---- the view of a gradient
 
+constexpr size_t kMostNodes = 4;  // between a stack and its last view
+
+// The nodes from what is viewed to a stack, which is the last of them; nothing if it is no stack
+// that was permuted.
+std::vector<Value> down_to_stack(const Tensor& self) {
+  static const OpKind stack = OpKind::Get("aten::stack");
+  static const OpKind view = OpKind::Get("aten::view");
+  const Node* outermost = pending(self);
+  if (!is(outermost, permute()) && !is(outermost, view)) return {};
+  std::vector<Value> nodes = {lazy_ir::unsharded_value(self)};
+  bool permuted = false;
+  while (is(nodes.back().node.get(), permute()) || is(nodes.back().node.get(), view)) {
+    if (nodes.size() > kMostNodes) return {};
+    permuted |= is(nodes.back().node.get(), permute());
+    nodes.push_back(lazy_ir::operand(*nodes.back().node, 0));
+  }
+  return permuted && is(nodes.back().node.get(), stack) ? nodes : std::vector<Value>();
+}
+
+// The only dimension in which sizes differ; -1 if there are none or several.
+int64_t differing(const Sizes& a, const Sizes& b) {
+  if (a.size() != b.size()) return -1;
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
+  const bool once = x != a.end() && std::equal(x + 1, a.end(), y + 1);
+  return once ? x - a.begin() : -1;
+}
+
+// The dimension of a view that `dim`, of these sizes, is in it; -1 if it was merged or split.
+int64_t viewed_as(at::IntArrayRef sizes, int64_t dim, at::IntArrayRef view) {
+  int64_t before = 1;
+  for (size_t i = 0; i < view.size(); before *= view[i++]) {
+    const bool same = before == product(sizes.slice(0, dim)) && view[i] == sizes[dim];
+    if (same) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+// What the nodes, the last one first, make of one part, with a dimension of one element where they
+// have the stack's.
+std::optional<Tensor> part_by(const std::vector<Value>& nodes, const Value& part,
+                              const Tensor& like) {
+  auto whole = lazy_ir::static_sizes(nodes.back());
+  Value found(lazy_ir::clone(*nodes.back().node, {part}), 0);
+  for (auto each = nodes.rbegin() + 1; whole && each != nodes.rend(); ++each) {
+    const auto sizes = lazy_ir::static_sizes(found), next = lazy_ir::static_sizes(*each);
+    const int64_t dim = sizes ? differing(*whole, *sizes) : -1;
+    if (dim < 0 || !next) return std::nullopt;
+    if (is(each->node.get(), permute())) {
+      found = Value(lazy_ir::clone(*each->node, {found}), 0);
+    } else {
+      const int64_t at = viewed_as(*whole, dim, *next);
+      if (at < 0) return std::nullopt;
+      const Sizes viewed = with(*next, at, 1);
+      found = lazy_ir::unsharded_value(at::_ops::view_copy::redispatch(
+          kXla, lazy_ir::tensor_of(found, like), c10::fromIntArrayRefSlow(viewed)));
+    }
+    whole = next;
+  }
+  return found ? std::optional(lazy_ir::tensor_of(found, like)) : std::nullopt;
+}
+
 // The gradients of the parts side by side; not of tokens that fill no tiles, which would be padded
 // in each: fewer cycles, but more memory.
 std::optional<Tensor> gradient_of(const Tensor& self, at::IntArrayRef sizes) {
-  static const OpKind stack = OpKind::Get("aten::stack");
-  const Node* permuted = pending(self);
-  if (!is(permuted, permute())) return std::nullopt;
-  const Value stacked = lazy_ir::operand(*permuted, 0);
-  const int64_t at = split(sizes, self.sizes());
-  if (!is(stacked.node.get(), stack) || at < 0 || self.numel() == 0) return std::nullopt;
-  const int64_t count = static_cast<int64_t>(stacked.node->operands().size());
+  const std::vector<Value> nodes = down_to_stack(self);
+  const int64_t at = nodes.empty() ? -1 : split(sizes, self.sizes());
+  if (at < 0 || self.numel() == 0) return std::nullopt;
+  const Node& stacked = *nodes.back().node;
+  const int64_t count = static_cast<int64_t>(stacked.operands().size());
   if (self.size(at) != count || count < 2 || sizes[at - 1] % kTileRows != 0) return std::nullopt;
-  const auto all = lazy_ir::static_sizes(stacked);
   std::vector<Tensor> found;
-  for (int64_t i = 0; all && i < count; ++i) {
-    const Value part = lazy_ir::operand(*stacked.node, i);
-    // Stacked alone, it has a dimension of one element.
-    const Value single(lazy_ir::clone(*stacked.node, {part}), 0);
-    const auto own = again(*permuted, lazy_ir::tensor_of(single, self), with(self.sizes(), at, 1));
-    if (!own) return std::nullopt;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto own = part_by(nodes, lazy_ir::operand(stacked, i), self);
+    if (!own || lazy_ir::static_sizes(lazy_ir::unsharded_value(*own)) != with(self.sizes(), at, 1))
+      return std::nullopt;
     const Sizes flat = with(sizes, at, sizes[at] / count);
     found.push_back(at::_ops::view_copy::redispatch(kXla, *own, c10::fromIntArrayRefSlow(flat)));
   }
-  if (found.empty()) return std::nullopt;
   return at::_ops::cat::redispatch(kXla, found, -1);
 }
 

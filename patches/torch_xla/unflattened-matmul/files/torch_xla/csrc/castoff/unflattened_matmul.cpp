@@ -18,6 +18,7 @@
 
 #include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/fused_projections.h"
+#include "torch_xla/csrc/castoff/gradients_of_parts.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/products.h"
@@ -180,6 +181,7 @@ void install() {
   override_kernel<Unflattened>(xla, DispatchKey::XLA, "aten::addmm", "", size_t{1});
   install_scores_with_bias(xla);
   install_fused_projections(xla);
+  install_gradients_of_parts(xla);
   install_products_of_heads(xla);
 }
 
