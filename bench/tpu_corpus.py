@@ -75,7 +75,6 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
-    ("nn.TransformerDecoderLayer", "v6e", MEMORY): Known(1.15, "0.66 of stock's cycles"),
     ("vision layer, T 257", "v6e", MEMORY): Known(1.53, "0.92 of stock's cycles"),
     ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
