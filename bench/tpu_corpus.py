@@ -40,7 +40,10 @@ DOCUMENT = ROOT / "docs" / "speed.md"
 README = ROOT / "README.md"
 PROGRAMS = ROOT / "bench" / "workers" / "tpu_corpus_programs.py"
 HELD_OUT = ROOT / "bench" / "workers" / "tpu_held_out_programs.py"
-TUNED_SINCE = {"vision layer, T 257", "DINOv2, AdamW", "Gemma 2, softcap, AdamW", "ConvNeXt 2 block, AdamW"}
+TUNED_SINCE = {
+    *("vision layer, T 257", "DINOv2, AdamW", "Gemma 2, softcap, AdamW", "ConvNeXt 2 block, AdamW"),
+    *("nn.MultiheadAttention, weights", "nn.TransformerDecoderLayer", "Mistral"),
+}
 """Those of HELD_OUT on which a topic's choice of a form was measured since."""
 IN_JAX = ROOT / "bench" / "workers" / "tpu_corpus_jax.py"
 BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
