@@ -37,9 +37,9 @@ PostOrderData run_post_order(torch::lazy::LazyGraphExecutor* self,
                              const std::vector<torch::lazy::Value>& ir_values,
                              Executor::SyncTensorCollection* coll) {
   PostOrderData data = torch::castoff::Stock<&run_post_order>::call(self, ir_values, coll);
-  torch::lazy::graph_identity::expect_one_device(data.parameters_data, coll->device);
   // The sequence is used for nothing but the key.
-  torch::lazy::graph_identity::identify(ir_values, data.post_order, data.parameter_sequence);
+  torch::lazy::graph_identity::identify(ir_values, data.post_order, coll->device,
+                                        data.parameters_data, data.parameter_sequence);
   return data;
 }
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/graph_identity.h>
 #include <torch/csrc/lazy/core/hash.h>
+#include <torch/csrc/lazy/core/shared_buffers.h>
 #include <torch/csrc/lazy/core/unhashed.h>
 
 #include <cstdint>
@@ -67,6 +68,17 @@ class Identities {
   ska::flat_hash_map<const Node*, Identity> of_node_;
 };
 
+void expect_one_device(c10::ArrayRef<BackendDataPtr> data, const BackendDevice& device) {
+  if (device.toString().rfind("SPMD", 0) == 0) {
+    return;
+  }
+  for (const BackendDataPtr& of_leaf : data) {
+    TORCH_CHECK(of_leaf->device() == device,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                of_leaf->device(), " and ", device, "!");
+  }
+}
+
 // Asked here and not where the hunk is: a build without an overlay has no other place.
 bool is_enabled() {
   static const bool enabled = castoff::topic_enabled("graph-identity");
@@ -76,27 +88,19 @@ bool is_enabled() {
 }  // namespace
 
 void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
+              const BackendDevice& device, c10::ArrayRef<BackendDataPtr> data,
               std::vector<std::size_t>& parameters) {
   if (!is_enabled()) {
     return;
   }
+  expect_one_device(data, device);
+  shared_buffers::keep(post_order, data);
   const Identities identities(post_order, parameters);
   Identity identity{unhashed::settings(), 0};
   for (const Value& root : roots) {
     identities.mix_into(identity, root);
   }
   parameters = {identity.high, identity.low};
-}
-
-void expect_one_device(c10::ArrayRef<BackendDataPtr> data, const BackendDevice& device) {
-  if (!is_enabled() || device.toString().rfind("SPMD", 0) == 0) {
-    return;
-  }
-  for (const BackendDataPtr& of_leaf : data) {
-    TORCH_CHECK(of_leaf->device() == device,
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                of_leaf->device(), " and ", device, "!");
-  }
 }
 
 }  // namespace torch::lazy::graph_identity

@@ -20,13 +20,15 @@ namespace torch::lazy::graph_identity {
 // which node, which leaf is which parameter, and the order of the roots. Graphs that differ only in
 // how often they compute the same value have one identity.
 //
+// Before that, buffers among its data that others have, too, are kept from donation
+// (shared_buffers.h).
+//
 // Takes time in proportion to the edges of the graph; thread-safe. Throws c10::Error if
-// `post_order` is not a post order of the roots' graph, or `parameters` does not belong to it.
+// `post_order` is not a post order of the roots' graph, or `parameters` does not belong to it; and
+// if the graph, which is to run on `device`, has data of another device: torch_xla's runtime would
+// end the process (pytorch/xla#8973). The virtual device of SPMD has data of all.
 void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
+              const BackendDevice& device, c10::ArrayRef<BackendDataPtr> data,
               std::vector<std::size_t>& parameters);
-
-// Throws c10::Error if a graph that is to run on `device` has data of another device: torch_xla's
-// runtime would end the process (pytorch/xla#8973). The virtual device of SPMD has data of all.
-void expect_one_device(c10::ArrayRef<BackendDataPtr> data, const BackendDevice& device);
 
 }  // namespace torch::lazy::graph_identity

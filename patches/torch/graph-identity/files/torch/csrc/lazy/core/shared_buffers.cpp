@@ -1,0 +1,98 @@
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/lazy/backend/backend_interface.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+#include <torch/csrc/lazy/core/shared_buffers.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace torch::lazy::shared_buffers {
+namespace {
+
+struct Shared {
+  std::weak_ptr<BackendData> buffer;
+  bool kept = false;  // whether it is read-only because of keep() alone
+};
+
+struct Buffers {
+  std::mutex mutex;
+  ska::flat_hash_map<const BackendData*, Shared> shared;
+  size_t limit = 64;  // how many there may be before those that are gone are taken out
+  std::atomic<bool> any{false};
+
+  void forget_those_gone() {
+    for (auto entry = shared.begin(); entry != shared.end();) {
+      entry = entry->second.buffer.expired() ? shared.erase(entry) : std::next(entry);
+    }
+    limit = std::max<size_t>(64, 2 * shared.size());
+  }
+
+  // nullptr if the buffer is none of those; another one may have had its address.
+  Shared* find(const BackendDataPtr& buffer) {
+    const auto found = shared.find(buffer.get());
+    return found == shared.end() || found->second.buffer.lock() != buffer ? nullptr
+                                                                          : &found->second;
+  }
+};
+
+// Never destroyed: a thread may be in a sync when the process ends.
+Buffers& buffers() {
+  static auto* const buffers = new Buffers;
+  return *buffers;
+}
+
+// By how many of these nodes each buffer is held.
+ska::flat_hash_map<const BackendData*, long> nodes_of_buffers(
+    c10::ArrayRef<const Node*> post_order) {
+  ska::flat_hash_map<const BackendData*, long> nodes;
+  const auto* const backend = getBackend();
+  for (const Node* node : post_order) {
+    if (!node->operands().empty()) continue;
+    if (const BackendDataPtr data = backend->GetComputationDataFromNode(node)) ++nodes[data.get()];
+  }
+  return nodes;
+}
+
+}  // namespace
+
+void add(const BackendDataPtr& buffer) {
+  Buffers& all = buffers();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.find(buffer) != nullptr) return;
+  if (all.shared.size() >= all.limit) all.forget_those_gone();
+  all.shared[buffer.get()] = {buffer};
+  all.any.store(true, std::memory_order_release);
+}
+
+void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> parameters) {
+  Buffers& all = buffers();
+  if (!all.any.load(std::memory_order_acquire)) return;
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::optional<ska::flat_hash_map<const BackendData*, long>> nodes;
+  for (const BackendDataPtr& buffer : parameters) {
+    Shared* const shared = all.find(buffer);
+    auto* const info = static_cast<LazyGraphExecutor::DeviceDataInfo*>(buffer->info());
+    if (shared == nullptr || info == nullptr || (info->read_only && !shared->kept)) continue;
+    if (!nodes) nodes = nodes_of_buffers(post_order);
+    // One owner is `parameters`.
+    shared->kept = buffer.use_count() > 1 + (*nodes)[buffer.get()];
+    info->read_only = shared->kept;
+  }
+}
+
+}  // namespace torch::lazy::shared_buffers
+
+// For torch_xla's half of the topic.
+extern "C" {
+
+[[gnu::visibility("default")]] void castoff_graph_identity_add_shared_buffer(
+    const torch::lazy::BackendDataPtr& buffer);
+
+void castoff_graph_identity_add_shared_buffer(const torch::lazy::BackendDataPtr& buffer) {
+  torch::lazy::shared_buffers::add(buffer);
+}
+
+}  // extern "C"

@@ -1,0 +1,214 @@
+"""Copies of computed tensors, of which one is then overwritten: patches/torch_xla/shared-buffers."""
+
+import pytest
+import torch
+import torch_xla
+from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from other_process import forked
+from tensors import DEVICE
+from torch_xla.debug import metrics
+
+
+def computed(start=0.0, dtype=torch.float32):
+    tensor = torch.arange(start, start + 6).to(dtype).to(DEVICE)
+    torch_xla.sync()
+    return tensor
+
+
+def written(x, y):
+    x[:] = y
+    return x
+
+
+COPIES = {
+    "copy_": lambda y: computed(9).copy_(y),
+    "copy_ of a clone": lambda y: computed(9).copy_(y.clone()),
+    "copy_ to zeros": lambda y: torch.zeros_like(y).copy_(y),
+    "copy_ to a detached tensor": lambda y: (x := computed(9), x.detach().copy_(y.detach()))[0],
+    "a slice": lambda y: written(computed(9), y),
+    "to": lambda y: y.to(DEVICE, copy=True),
+    "new_tensor": lambda y: y.new_tensor(y),
+    "foreach": lambda y: (torch._foreach_copy_([x := computed(9)], [y]), x)[1],
+    "a cast there and back": lambda y: y.double().float(),
+    "there and back": lambda y: computed(9).copy_(y.double()),
+}
+UNSHARED_ON_STOCK = ("a cast there and back", "there and back")
+WRITES = {
+    "add_": lambda x: x.add_(1),
+    "index": lambda x: x.index_fill_(0, torch.tensor([1], device=x.device), 7.0),
+    "lerp_": lambda x: x.lerp_(x + 4, 0.5),
+}
+
+
+def found_and_expected(name, write, *, of_source):
+    source = computed()
+    copy = COPIES[name](source)
+    torch_xla.sync()
+    write(source if of_source else copy)
+    torch_xla.sync()
+    left, changed = (copy, source) if of_source else (source, copy)
+    return (left.tolist(), changed.tolist()), (torch.arange(6.0).tolist(), write(torch.arange(6.0)).tolist())
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in UNSHARED_ON_STOCK else fails_on_stock) for n in COPIES]
+)
+def test_the_copy_is_written(name, write):
+    found, expected = found_and_expected(name, write, of_source=False)
+    assert found == expected
+
+
+@passes_on_stock
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("name", COPIES)
+def test_the_source_is_written(name, write):
+    found, expected = found_and_expected(name, write, of_source=True)
+    assert found == expected
+
+
+@fails_on_stock
+def test_a_target_network():
+    results = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        model, target = (torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)) for _ in range(2))
+        model, target = model.to(device), target.to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        target.load_state_dict(model.state_dict())
+        torch_xla.sync()
+        for _ in range(2):
+            x = torch.arange(12.0).view(4, 3).to(device)
+            (model(x) - target(x).detach() + 1).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for average, parameter in zip(target.parameters(), model.parameters(), strict=True):
+                    average.lerp_(parameter, 0.1)
+            torch_xla.sync()
+        results.append([t.cpu() for t in (*model.state_dict().values(), *target.state_dict().values())])
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
+
+
+@passes_on_stock
+@pytest.mark.parametrize("name", COPIES)
+def test_a_source_that_is_copied_in_each_step(name):
+    """Only the copy is written: the buffer of the source must not be donated."""
+    source = computed()
+    for _ in range(2):
+        copy = COPIES[name](source)
+        torch_xla.sync()
+        assert (source.tolist(), copy.tolist()) == (torch.arange(6.0).tolist(),) * 2
+
+
+@passes_on_stock
+def test_the_ir():
+    x, y = computed(9), computed()
+    x.copy_(y)
+    ir(x).expect("""\
+%0 = f32[6] xla::device_data()
+return %0
+""")
+
+
+@passes_on_stock
+def test_a_copy_of_what_is_pending_has_its_node():
+    x, y = computed(9), computed()
+    x.copy_(y + 1)
+    ir(x).expect("""\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[6] xla::device_data()
+%3 = f32[6] aten::add(%2, %1, %0)
+return %3
+""")
+
+
+@passes_on_stock
+def test_a_tensor_of_the_cpu_is_copied_to_the_device_alone():
+    x = computed(9)
+    metrics.clear_all()
+    x.copy_(torch.arange(6.0))
+    torch_xla.sync()
+    assert x.tolist() == torch.arange(6.0).tolist()
+    assert metrics.metric_data("ExecuteTime") is None
+
+
+def donated(write):
+    """How many buffers a graph that is compiled for what is written may overwrite."""
+    metrics.clear_all()
+    write()
+    torch_xla.sync()
+    return metrics.metric_data("InputOutputAliasCount")[1]
+
+
+@fails_on_stock
+def test_a_buffer_is_donated_once_nobody_else_has_it():
+    source = computed()
+    copy = computed(9).copy_(source)
+    torch_xla.sync(wait=True)
+    assert donated(copy.neg_) == 0
+    assert donated(copy.abs_) == 1
+    assert copy.tolist() == source.tolist() == torch.arange(6.0).tolist()
+
+
+@passes_on_stock
+@pytest.mark.parametrize("of_source", [False, True], ids=["copy", "source"])
+def test_the_buffer_of_a_copy_that_is_gone_is_donated(of_source):
+    tensors = [computed()]
+    tensors.append(computed(9).copy_(tensors[0]))
+    torch_xla.sync(wait=True)
+    written = tensors.pop(0 if of_source else 1)
+    tensors.clear()
+    assert donated(lambda: written.mul_(5)) == (0 if of_source else 1)
+
+
+@fails_on_stock
+def test_a_step_that_is_written_again_with_another_donation():
+    """The same graph, once of a buffer that is shared and once of one that is not."""
+    for shared in (False, True, False):
+        source = computed()
+        copy = computed(9).copy_(source) if shared else computed()
+        torch_xla.sync(wait=True)
+        copy.sub_(7)
+        torch_xla.sync()
+        assert source.tolist() == torch.arange(6.0).tolist()
+        assert copy.tolist() == torch.arange(-7.0, -1.0).tolist()
+
+
+@fails_on_stock
+def test_copies_through_detached_tensors():
+    weights, average = computed(), computed(9)
+    average.detach().copy_(weights)
+    torch_xla.sync()
+    average.detach().add_(1)
+    torch_xla.sync()
+    assert (weights.tolist(), average.tolist()) == (list(range(6)), list(range(1, 7)))
+
+
+SHARDED = """
+import numpy as np, torch, torch_xla, torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
+xr.use_spmd()
+mesh = xs.Mesh(np.arange(4), (4,), ("data",))
+def sharded(tensor, spec):
+    xs.mark_sharding(tensor, mesh, spec)
+    return tensor
+split, whole = ("data", None), (None, None)
+for of_copy, of_source in ((split, split), (split, whole), (whole, split)):
+    source = sharded(torch.arange(16.0).view(8, 2).to("xla"), of_source)
+    copy = sharded(torch.zeros(8, 2).to("xla"), of_copy)
+    torch_xla.sync()
+    copy.copy_(source)
+    torch_xla.sync()
+    copy.add_(1)
+    torch_xla.sync()
+    print(source.sum().item(), copy.sum().item(), *map(torch_xla._XLAC._get_xla_sharding_spec, (source, copy)))
+"""
+
+
+@passes_on_stock
+def test_sharded_tensors():
+    lines = forked("-c", SHARDED, CPU_NUM_DEVICES="4").stdout.splitlines()
+    split, whole = "{devices=[4,1]0,1,2,3}", "{replicated}"
+    assert lines == [f"120.0 136.0 {sharding} {sharding}" for sharding in (split, whole, split)]

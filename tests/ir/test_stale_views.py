@@ -1,0 +1,110 @@
+"""Views of tensors that were written through another tensor of their memory: patches/torch/stale-views."""
+
+import pytest
+import torch
+import torch_xla
+from ir_text import ir
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
+
+ALIASES = {
+    "detach": torch.Tensor.detach,
+    "data": lambda a: a.data,
+    "a view": lambda a: a.view(4, 2),
+    "a row": lambda a: a[0],
+}
+VIEWS = {
+    "view": lambda a: a.view(-1),
+    "unsqueeze": lambda a: a.unsqueeze(0),
+    "transpose": lambda a: a.t(),
+    "slice": lambda a: a[1:],
+    "split": lambda a: a.split(1)[0],
+    "detach": torch.Tensor.detach,
+}
+
+
+def computed(device=DEVICE):
+    a = torch.arange(8.0).view(2, 4).to(device)
+    torch_xla.sync()
+    return a
+
+
+def written_and_viewed(alias, views, device):
+    a = computed(device)
+    alias(a).add_(1)
+    results = []
+    for view in views:
+        results.append(view(a))
+        torch_xla.sync()
+    return [t.tolist() for t in (*results, a)]
+
+
+@fails_on_stock
+@pytest.mark.parametrize("alias", ALIASES.values(), ids=ALIASES)
+def test_two_views_over_the_end_of_a_step(alias):
+    views = [VIEWS["view"], VIEWS["unsqueeze"]]
+    assert written_and_viewed(alias, views, DEVICE) == written_and_viewed(alias, views, "cpu")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [pytest.param(v, marks=passes_on_stock if n == "detach" else fails_on_stock, id=n) for n, v in VIEWS.items()],
+)
+def test_each_view(view):
+    views = [VIEWS["view"], view]
+    assert written_and_viewed(torch.Tensor.detach, views, DEVICE) == written_and_viewed(
+        torch.Tensor.detach, views, "cpu"
+    )
+
+
+@fails_on_stock
+def test_a_parameter_that_is_changed_by_hand():
+    """A step of SGD on .data, and a tied weight that is made anew of a view in each step."""
+    results = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(4, 3).to(device))
+        x = torch.arange(12.0).view(4, 3).to(device)
+        tied = []
+        for _ in range(3):
+            (x @ weight.t()).square().sum().backward()
+            weight.data.sub_(weight.grad, alpha=1e-4)
+            weight.grad = None
+            tied.append(weight.view(-1))
+            torch_xla.sync()
+        results.append([tied[-1].detach().cpu(), weight.detach().cpu()])
+    torch.testing.assert_close(*results)
+
+
+@fails_on_stock
+def test_the_ir():
+    """The second view is of what the first step has written."""
+    a = computed()
+    a.detach().add_(1)
+    view = a.view(-1)
+    ir(view).expect("""\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[2,4] xla::device_data()
+%3 = f32[2,4] aten::add(%2, %1, %0)
+%4 = f32[8] aten::view(%3)
+return %4
+""")
+    torch_xla.sync()
+    view = a.t()
+    torch_xla.sync()
+    assert view.tolist() == [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0], [4.0, 8.0]]
+
+
+@passes_on_stock
+def test_a_view_of_a_tensor_that_is_up_to_date():
+    a = computed()
+    a.add_(1)
+    ir(a.t()).expect("""\
+%0 = f32[] prim::Constant()
+%1 = f32[] prim::Constant()
+%2 = f32[2,4] xla::device_data()
+%3 = f32[2,4] aten::add(%2, %1, %0)
+%4 = f32[4,2] aten::permute(%3)
+return %4
+""")
