@@ -1,35 +1,77 @@
-// An overlay build takes the place of the function by which functionalization's kernels get the
-// value of an argument. Before that, all of them but those of views bring the argument up to date.
+// An overlay build takes the place of two functions: that by which functionalization's kernels get
+// the value of an argument, which all of them but those of views bring up to date before; and the
+// constructor of a view, which begins as out of date once its base was written, and is computed
+// twice.
 #include <ATen/FunctionalTensorWrapper.h>
 #include <torch/csrc/castoff/kill_switch.h>
+#include <torch/csrc/castoff/torch_version.h>
 
 #include "interpose.h"
 
+#define FROM_FUNCTIONAL_TENSOR \
+  "_ZN2at17functionalization4impl22from_functional_tensorERKNS_6TensorEb"
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
+using Meta = std::shared_ptr<at::functionalization::ViewMeta>;
+#define VIEW_CONSTRUCTOR                                          \
+  "_ZN2at23FunctionalTensorWrapperC1ERKNS_6TensorEPKS0_RKSt10sha" \
+  "red_ptrINS_17functionalization8ViewMetaEE"
+#else
+using Meta = at::functionalization::ViewMeta;
+#define VIEW_CONSTRUCTOR \
+  "_ZN2at23FunctionalTensorWrapperC1ERKNS_6TensorEPKS0_RKNS_17functionalization8ViewMetaE"
+#endif
+
 namespace {
 
-// A traced FakeTensor of device xla has torch.compile's own functionalization.
-bool is_stale(const at::FunctionalTensorWrapper& wrapper) {
-  if (wrapper.is_up_to_date()) return false;
-  const c10::DispatchKeySet keys = wrapper.value().key_set();
-  return keys.has(c10::DispatchKey::XLA) && !keys.has(c10::DispatchKey::Python);
-}
+using at::FunctionalTensorWrapper;
+
+// Which of the writes to its memory a wrapper's value has: a private member, which an explicit
+// instantiation may name.
+size_t& generation_of(FunctionalTensorWrapper& wrapper);
+template <auto member>
+struct Generation {
+  friend size_t& generation_of(FunctionalTensorWrapper& wrapper) { return wrapper.*member; }
+};
+template struct Generation<&FunctionalTensorWrapper::generation_>;
 
 bool is_enabled() {
   static const bool enabled = torch::castoff::topic_enabled("stale-views");
   return enabled;
 }
 
+// A FakeTensor of device xla has torch.compile's own functionalization.
+bool is_of_xla(const FunctionalTensorWrapper& wrapper) {
+  const c10::DispatchKeySet keys = wrapper.value().key_set();
+  return keys.has(c10::DispatchKey::XLA) && !keys.has(c10::DispatchKey::Python) && is_enabled();
+}
+
 }  // namespace
 
 extern "C++" {
-[[gnu::visibility("default")]] at::Tensor unwrap(const at::Tensor& tensor, bool expected) __asm__(
-    "_ZN2at17functionalization4impl22from_functional_tensorERKNS_6TensorEb");
+[[gnu::visibility("default")]] at::Tensor unwrap(const at::Tensor& tensor,
+                                                 bool expected) __asm__(FROM_FUNCTIONAL_TENSOR);
+[[gnu::visibility("default")]] void construct_view(FunctionalTensorWrapper* self,
+                                                   const at::Tensor& value,
+                                                   const FunctionalTensorWrapper* base,
+                                                   const Meta& meta) __asm__(VIEW_CONSTRUCTOR);
 }
 
 at::Tensor unwrap(const at::Tensor& tensor, bool expected) {
-  if (at::functionalization::impl::isFunctionalTensor(tensor)) {
-    auto* const wrapper = at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
-    if (is_stale(*wrapper) && is_enabled()) wrapper->sync_();
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  // What a wrapped number is to kernels is for stock to say, and whether it may be no wrapper.
+  if (!impl->key_set().has(c10::DispatchKey::Functionalize) || impl->is_wrapped_number()) {
+    return torch::castoff::Stock<&unwrap>::call(tensor, expected);
   }
-  return torch::castoff::Stock<&unwrap>::call(tensor, expected);
+  auto* const wrapper = static_cast<FunctionalTensorWrapper*>(impl);
+  if (!wrapper->is_up_to_date() && is_of_xla(*wrapper)) wrapper->sync_();
+  return wrapper->value();
+}
+
+void construct_view(FunctionalTensorWrapper* self, const at::Tensor& value,
+                    const FunctionalTensorWrapper* base, const Meta& meta) {
+  torch::castoff::Stock<&construct_view>::call(self, value, base, meta);
+  // The value was computed of the base's, by unwrap().
+  if (!self->is_up_to_date() && base->is_up_to_date() && is_of_xla(*self)) {
+    generation_of(*self) = generation_of(const_cast<FunctionalTensorWrapper&>(*base));
+  }
 }
