@@ -27,8 +27,8 @@ SIDE_BY_SIDE = {
     "elements from the end": (lambda x: [x[-1], x[0], x[-2]], "aten::stack"),
     "elements of the last dimension": (lambda x: [x[..., i] for i in range(6)], "aten::stack"),
     "halves": (halves, "aten::cat"),
-    "uneven ranges": (lambda x: [x[:, 5:], x[:, :2], x[:, 2:5]], "aten::cat"),
-    "bounds beyond it": (lambda x: [x[:, -20:4], x[:, 4:99]], "aten::cat"),
+    "uneven ranges": (lambda x: [x[..., 5:], x[..., :2], x[..., 2:5]], "aten::cat"),
+    "bounds beyond it": (lambda x: [x[..., -20:4], x[..., 4:99]], "aten::cat"),
     "narrow": (lambda x: [x.narrow(1, 0, 3), x.narrow(1, 3, 5)], "aten::cat"),
 }
 ADDED = {
