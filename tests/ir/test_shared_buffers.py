@@ -187,6 +187,55 @@ def test_copies_through_detached_tensors():
     assert (weights.tolist(), average.tolist()) == (list(range(6)), list(range(1, 7)))
 
 
+def followed(copies, *, replayed):
+    """Losses and weights of a model that a target network follows; before some steps, `copies` copies weights."""
+    torch.manual_seed(0)
+    model, target = (torch.nn.Linear(4, 4).to(DEVICE) for _ in range(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(x):
+        loss = (model(x) - target(x).detach() + 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), 0.1)
+        return loss
+
+    run = torch_xla.replay(step) if replayed else step
+    seen = []
+    for i in range(8):
+        if i in (0, 4, 6):
+            seen.append(copies(model, target))
+        x = torch.arange(8.0).view(2, 4).add(i).to(DEVICE)
+        loss = run(x)
+        torch_xla.sync()
+        seen.append(loss)
+    tensors = [t for one in seen for t in (one if isinstance(one, list) else [one])]
+    return [t.detach().cpu() for t in (*tensors, *model.parameters(), *target.parameters())], run
+
+
+def snapshot(model, target):
+    return [torch.empty_like(p).copy_(p) for p in (*model.parameters(), *target.parameters())]
+
+
+COPIED_BETWEEN_STEPS = {
+    "the model's weights to the target": lambda model, target: target.load_state_dict(model.state_dict()) and [],
+    "the target's weights to the model": lambda model, target: model.load_state_dict(target.state_dict()) and [],
+    "snapshots that are kept": snapshot,
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("copies", COPIED_BETWEEN_STEPS.values(), ids=COPIED_BETWEEN_STEPS)
+def test_replayed_steps(copies):
+    """A replay donates the buffers that it writes, too."""
+    expected, _ = followed(copies, replayed=False)
+    found, step = followed(copies, replayed=True)
+    assert step.report()["replayed"] >= 5
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 SHARDED = """
 import numpy as np, torch, torch_xla, torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
 xr.use_spmd()

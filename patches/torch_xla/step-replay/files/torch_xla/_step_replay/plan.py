@@ -14,7 +14,7 @@ from .capture import Input, Refused, Traced, put
 from .numbers import evaluate
 from .optimizers import hyperparameter
 from .reads import Read, bits
-from .tensors import Objects, Starter, TensorGuards, TensorResults, count_up, sync_all
+from .tensors import Objects, Starter, TensorGuards, TensorResults, count_up, give_own_buffers, sync_all
 
 __all__ = ["Plan"]
 
@@ -302,6 +302,7 @@ class Plan:
     def run(self, inputs: Objects, arguments: list[torch.Tensor], device: str) -> Any:
         traced = self._traced
         seed = runtime.settle(device)
+        give_own_buffers(map(inputs.kept.__getitem__, traced.donated), lambda: runtime.settle(device))
         self._put_seeds(inputs, seed)
         results = self._started(inputs, device)
         runtime.set_seed(runtime.advanced(runtime.drawn(seed, traced.seeds)), device)

@@ -2,8 +2,9 @@
 
 import ctypes
 import functools
+import itertools
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Optional
 
@@ -18,6 +19,7 @@ __all__ = [
     "TensorResults",
     "all_computed",
     "count_up",
+    "give_own_buffers",
     "modes",
     "sync_all",
 ]
@@ -40,6 +42,7 @@ def _library() -> ctypes.PyDLL:
         ("give", ctypes.c_char_p, ctypes.c_void_p),
         ("result", ctypes.py_object, ctypes.c_int64),
         ("copy", ctypes.c_char_p, ctypes.c_void_p, *some, ctypes.c_size_t),
+        ("find_shared", ctypes.c_char_p, *some, ctypes.c_void_p, ctypes.c_void_p),
         ("count", ctypes.c_bool, *some),
         ("shapes", ctypes.c_size_t, *some, *some),
         ("locate", ctypes.c_bool, ctypes.c_void_p, *some),
@@ -167,6 +170,31 @@ def all_computed() -> bool:
 def modes() -> int:
     """The modes of torch's that change the graphs of this thread."""
     return _library().castoff_step_replay_modes()
+
+
+@functools.cache
+def _of_shared_buffers() -> tuple[Callable[[], bool], ctypes.c_void_p]:
+    """Torch's functions that say whether any buffer is shared, and whether one is."""
+    library = torch._castoff.library()
+    any_is, one_is = (getattr(library, f"castoff_graph_identity_{name}_shared_buffer") for name in ("any", "is"))
+    any_is.restype = ctypes.c_bool
+    return any_is, ctypes.cast(one_is, ctypes.c_void_p)
+
+
+def give_own_buffers(tensors: Iterable[torch.Tensor], compute: Callable[[], object]) -> None:
+    """Give a copy of their value to those whose buffer another tensor may have, as after copy_()."""
+    any_is, one_is = _of_shared_buffers()
+    if not any_is():
+        return
+    held = Objects(tensors)
+    shared = array("B", bytes(held.count))
+    _check(_library().castoff_step_replay_find_shared(held.start, held.count, one_is, _start(shared)))
+    sharing = Objects(itertools.compress(held.kept, shared))
+    if sharing.count:
+        with torch.no_grad():
+            copies = Objects([tensor.detach().clone() for tensor in sharing.kept])
+        compute()
+        _check(_library().castoff_step_replay_copy(sharing.start, copies.start, copies.count, 0))
 
 
 class TensorResults:

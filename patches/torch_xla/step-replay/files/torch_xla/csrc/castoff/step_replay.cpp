@@ -210,6 +210,14 @@ struct Arena : Executor::DeviceContextArena {
   }
 };
 
+// The buffer of a computed tensor, or nullptr.
+BackendDataPtr buffer_of(const at::FunctionalTensorWrapper& wrapper) {
+  const torch::lazy::LazyTensor::Data* data = lazy_ir::data_of(wrapper.value());
+  if (data == nullptr || data->handle != nullptr) return data == nullptr ? nullptr : data->handle;
+  const torch::lazy::Node* node = data->ir_value.node.get();
+  return node == nullptr ? nullptr : torch::lazy::getBackend()->GetComputationDataFromNode(node);
+}
+
 // ---- a call
 
 // As _step_replay/tensors.py lays it out.
@@ -320,6 +328,18 @@ __attribute__((visibility("default"))) bool castoff_step_replay_all_computed() {
                  Arena::all_computed(*functions()->arena(), functions()->current_device());
          }) == nullptr &&
          all;
+}
+
+// Of which tensors another one may have the buffer, by torch's
+// castoff_graph_identity_is_shared_buffer.
+__attribute__((visibility("default"))) const char* castoff_step_replay_find_shared(
+    const Object* tensors, size_t count, bool (*is_shared)(const BackendDataPtr&), bool* shared) {
+  return told([&] {
+    for (size_t i = 0; i < count; ++i) {
+      const BackendDataPtr buffer = buffer_of(wrapper_of(tensors[i]));
+      shared[i] = buffer != nullptr && is_shared(buffer);
+    }
+  });
 }
 
 // Starts a graph, whose results this thread keeps.

@@ -67,9 +67,19 @@ void add(const BackendDataPtr& buffer) {
   all.any.store(true, std::memory_order_release);
 }
 
-void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> parameters) {
+bool has(const BackendDataPtr& buffer) {
   Buffers& all = buffers();
-  if (!all.any.load(std::memory_order_acquire)) return;
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.find(buffer) != nullptr;
+}
+
+bool any() {
+  return buffers().any.load(std::memory_order_acquire);
+}
+
+void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> parameters) {
+  if (!any()) return;
+  Buffers& all = buffers();
   const std::lock_guard<std::mutex> lock(all.mutex);
   std::optional<ska::flat_hash_map<const BackendData*, long>> nodes;
   for (const BackendDataPtr& buffer : parameters) {
@@ -85,14 +95,25 @@ void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> p
 
 }  // namespace torch::lazy::shared_buffers
 
-// For torch_xla's half of the topic.
+// For torch_xla's shared-buffers and step-replay.
 extern "C" {
 
 [[gnu::visibility("default")]] void castoff_graph_identity_add_shared_buffer(
     const torch::lazy::BackendDataPtr& buffer);
+[[gnu::visibility("default")]] bool castoff_graph_identity_any_shared_buffer();
+[[gnu::visibility("default")]] bool castoff_graph_identity_is_shared_buffer(
+    const torch::lazy::BackendDataPtr& buffer);
 
 void castoff_graph_identity_add_shared_buffer(const torch::lazy::BackendDataPtr& buffer) {
   torch::lazy::shared_buffers::add(buffer);
+}
+
+bool castoff_graph_identity_any_shared_buffer() {
+  return torch::lazy::shared_buffers::any();
+}
+
+bool castoff_graph_identity_is_shared_buffer(const torch::lazy::BackendDataPtr& buffer) {
+  return torch::lazy::shared_buffers::has(buffer);
 }
 
 }  // extern "C"

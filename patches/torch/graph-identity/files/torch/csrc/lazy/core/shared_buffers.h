@@ -11,6 +11,12 @@ namespace torch::lazy::shared_buffers {
 // Says that more than one tensor may have this buffer. Thread-safe.
 void add(const BackendDataPtr& buffer);
 
+// Whether it was added. Thread-safe.
+bool has(const BackendDataPtr& buffer);
+
+// Whether any buffer was. Thread-safe.
+bool any();
+
 // Marks those parameters of a graph read-only, so that they are not donated, that were added and
 // that a tensor or a graph besides this one still holds. Takes no time as long as none is added;
 // thread-safe.
