@@ -3,11 +3,11 @@
 CASTOFF_RANDOM_WRITES says how many (50 a day if it is not set, others each day).
 """
 
-import datetime as dt
 import os
 
 from marks import fails_on_stock, passes_on_stock
 from random_writes import fault, program, run
+from slices import rotation
 from tensors import DEVICE
 
 COUNT = int(os.environ.get("CASTOFF_RANDOM_WRITES", "50"))
@@ -15,9 +15,9 @@ COUNT = int(os.environ.get("CASTOFF_RANDOM_WRITES", "50"))
 
 @fails_on_stock
 def test_programs_of_each_day():
-    day = dt.datetime.now(dt.UTC).timetuple().tm_yday
+    first = (rotation() or 0) * COUNT
     faults = {}
-    for seed in range(day * COUNT, (day + 1) * COUNT):
+    for seed in range(first, first + COUNT):
         steps = program(seed, length=12 + seed % 20)
         found = fault(steps, DEVICE)
         if found is not None:
