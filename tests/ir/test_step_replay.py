@@ -1079,7 +1079,6 @@ def test_state_dicts_copies_and_files():
     assert same([alias[name].cpu() for name in names], after)
 
 
-@pytest.mark.default_pin  # on torch 2.7 what was returned can be found as the state: each call is traced
 def test_what_was_returned_or_copied_from_the_state_stays():
     total = torch.zeros(2, device=XLA)
 

@@ -352,6 +352,7 @@ class _After:
         self.traced, self.before, self.places = traced, before, places
         self.outputs: list[torch.Tensor] = []
         self.holders: list[list[torch.Tensor]] = []
+        self.written: set[tuple] = set()  # the destinations of all outputs
         self.values: list[Any] = []
         self.unknown = False  # whether something is computed that Python does not know
 
@@ -512,9 +513,8 @@ class _After:
 
     def _all_computed(self, destinations: list[tuple[torch.Tensor, tuple]]) -> None:
         """Refuse what is put into a place without being computed in the step."""
-        assigned = {target for targets in self.traced.outputs for target in targets}
         for tensor, destination in destinations:
-            if destination[0] in ("slot", "new_grad") and (destination not in assigned or self._is_known(tensor)):
+            if destination[0] in ("slot", "new_grad") and (destination not in self.written or self._is_known(tensor)):
                 self.traced.refusal = (
                     f"it puts a tensor of shape {tuple(tensor.shape)} that it did not compute into an attribute "
                     "or a .grad: copy_() to the tensor that is there"
@@ -535,6 +535,7 @@ class _After:
             self.outputs.append(tensors[0])
             self.holders.append(tensors)
             self.traced.outputs.append(targets)
+            self.written.update(targets)
 
     def _results(self) -> None:
         """Of each leaf of the result: an output, something that was there before, or a constant."""
@@ -612,8 +613,11 @@ class _After:
 
     def _state(self, keys: list[int], number: int, slots: dict[int, tuple]) -> Input:
         before, traced = self.before, self.traced
-        # A result of the call before may be the same value as the attribute that this call replaces.
-        keys = sorted(keys, key=lambda key: (before.ids.get(key) != number, key not in slots))
+        # A result of the call before may be the same value as the attribute that this call replaces, or the tensor that
+        # it writes.
+        keys = sorted(
+            keys, key=lambda key: (before.ids.get(key) != number, key not in slots, ("state", key) not in self.written)
+        )
         for key in keys:
             if key in slots:
                 return Input(slots[key])
