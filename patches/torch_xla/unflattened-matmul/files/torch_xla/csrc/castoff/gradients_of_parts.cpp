@@ -11,6 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/cat_ops.h>
+#include <ATen/ops/select_backward_ops.h>
+#include <ATen/ops/slice_backward_ops.h>
 #include <ATen/ops/stack_ops.h>
 
 #include <algorithm>
@@ -20,8 +22,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
-#include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff {
@@ -83,30 +85,37 @@ Value pending_gradient(const Tensor& gradient) {
   return is_for_tpu() && lazy_ir::ready(gradient) ? lazy_ir::unsharded_value(gradient) : Value();
 }
 
-// gradient, sizes of the whole, dim, index
-void select_backward(Call& call) {
-  const Value part = pending_gradient(call.tensor(0));
-  if (!part || !call[3].isInt()) return call.proceed();
-  const int64_t dim = call[2].toInt(), index = call[3].toInt();
-  call.proceed();
-  const Tensor& result = call.result().toTensor();
+struct GradientsOfParts;
+template <class Op>
+using Before = Overridden<GradientsOfParts, Op, c10::DispatchKey::XLA>;
+using Select = Before<at::_ops::select_backward>;
+using Slice = Before<at::_ops::slice_backward>;
+using Add = Before<at::_ops::add_Tensor>;
+
+Tensor select_backward(c10::DispatchKeySet keys, const Tensor& gradient, c10::SymIntArrayRef sizes,
+                       int64_t dim, c10::SymInt index) {
+  const Value part = index.is_symbolic() ? Value() : pending_gradient(gradient);
+  const int64_t at = part ? index.as_int_unchecked() : 0;
+  Tensor result = Select::call(keys, gradient, sizes, dim, std::move(index));
+  if (!part) return result;
   const int64_t wrapped = at::maybe_wrap_dim(dim, result.dim());
-  const int64_t start = index < 0 ? index + result.size(wrapped) : index;
+  const int64_t start = at < 0 ? at + result.size(wrapped) : at;
   remember_gradient(result, part, wrapped, start, start + 1, true);
+  return result;
 }
 
-// gradient, sizes of the whole, dim, start, end, step
-void slice_backward(Call& call) {
-  const Value part = pending_gradient(call.tensor(0));
-  const bool known_bounds = call[3].isInt() && call[4].isInt() && call[5].isInt();
-  if (!part || !known_bounds || call[5].toInt() != 1) return call.proceed();
-  const int64_t columns = call.tensor(0).size(call[2].toInt());
-  const int64_t dim = call[2].toInt(), first = call[3].toInt();
-  call.proceed();
-  const Tensor& result = call.result().toTensor();
+Tensor slice_backward(c10::DispatchKeySet keys, const Tensor& gradient, c10::SymIntArrayRef sizes,
+                      int64_t dim, c10::SymInt start, c10::SymInt end, c10::SymInt step) {
+  const Value part = start.is_symbolic() || step != 1 ? Value() : pending_gradient(gradient);
+  const int64_t first = part ? start.as_int_unchecked() : 0;
+  Tensor result =
+      Slice::call(keys, gradient, sizes, dim, std::move(start), std::move(end), std::move(step));
+  if (!part) return result;
   const int64_t wrapped = at::maybe_wrap_dim(dim, result.dim()), size = result.size(wrapped);
-  const int64_t start = std::clamp<int64_t>(first < 0 ? first + size : first, 0, size);
-  if (columns > 0) remember_gradient(result, part, wrapped, start, start + columns, false);
+  const int64_t from = std::clamp<int64_t>(first < 0 ? first + size : first, 0, size);
+  const int64_t columns = gradient.size(wrapped);
+  if (columns > 0) remember_gradient(result, part, wrapped, from, from + columns, false);
+  return result;
 }
 
 // ---- their sum
@@ -142,9 +151,6 @@ Tensor side_by_side(const Parts& all, const Tensor& like) {
                       : at::_ops::cat::redispatch(kXla, parts, all.dim);
 }
 
-struct GradientsOfParts;
-using Add = Overridden<GradientsOfParts, at::_ops::add_Tensor, c10::DispatchKey::XLA>;
-
 bool are_alike(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
@@ -173,8 +179,8 @@ Tensor add(c10::DispatchKeySet keys, const Tensor& self, const Tensor& other,
 }  // namespace
 
 void install_gradients_of_parts(torch::Library& xla) {
-  remedy(xla, select_backward, "select_backward");
-  remedy(xla, slice_backward, "slice_backward");
+  Select::by(xla, select_backward);
+  Slice::by(xla, slice_backward);
   Add::by(xla, add);
 }
 
