@@ -128,13 +128,23 @@ def test_in_inference_mode():
         assert written(COPIES["transpose.flatten"], DEVICE) == written(COPIES["transpose.flatten"], "cpu")
 
 
-def random_view(generator, t):  # noqa: PLR0911
+VIEW_KINDS = ["transpose", "permute", "slice", "step", "select", "unbind", "unsqueeze", "unflatten", "expand"]
+VIEW_KINDS += ["diagonal", "chunk"]
+
+
+def random_view(generator, t):  # noqa: C901, PLR0911
     """One view of t, the same for the same state of the generator."""
     dim = generator.randrange(t.dim())
     other = generator.randrange(t.dim())
-    kind = generator.choice(["transpose", "slice", "step", "select", "unsqueeze", "expand", "diagonal", "chunk"])
+    kind = generator.choice(VIEW_KINDS)
     if kind == "transpose":
         return t.transpose(dim, other)
+    if kind == "permute":
+        return t.permute(generator.sample(range(t.dim()), t.dim()))
+    if kind == "unflatten" and t.size(dim) % 2 == 0:
+        return t.unflatten(dim, (2, -1))
+    if kind == "unbind" and t.dim() > 1:
+        return t.unbind(dim)[-1]
     if kind == "slice" and t.size(dim) > 1:
         return t.narrow(dim, 1, t.size(dim) - 1)
     if kind == "step":

@@ -2,8 +2,10 @@
 #include <torch/csrc/castoff/view_layout.h>
 #include <torch/csrc/castoff/view_metas.h>
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_ops.h>
@@ -11,6 +13,7 @@
 #include <ATen/ops/view_ops.h>
 #include <torch/library.h>
 
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -65,9 +68,87 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&view_instead_of_copy>());
 }
 
+// The views of a matrix product and of attention, which a step makes most of, in a tenth of the
+// instructions. A layout is used once: it is changed in place.
+using at::DimVector;
+
+Tensor with_layout(const Tensor& layout, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  layout.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return layout;
+}
+
+Tensor permuted(const Tensor& layout, c10::IntArrayRef dims) {
+  DimVector sizes, strides;
+  for (const int64_t dim : dims) {
+    sizes.push_back(layout.size(dim));
+    strides.push_back(layout.stride(dim));
+  }
+  return with_layout(layout, sizes, strides);
+}
+
+Tensor transposed(const Tensor& layout, int64_t first, int64_t second) {
+  if (layout.dim() == 0) return layout;
+  DimVector dims(layout.dim());
+  std::iota(dims.begin(), dims.end(), 0);
+  std::swap(dims[at::maybe_wrap_dim(first, layout.dim())],
+            dims[at::maybe_wrap_dim(second, layout.dim())]);
+  return permuted(layout, dims);
+}
+
+Tensor transposed_matrix(const Tensor& layout) {
+  return layout.dim() < 2 ? layout : transposed(layout, 0, 1);
+}
+
+Tensor expanded(const Tensor& layout, c10::SymIntArrayRef sizes, bool /*implicit*/) {
+  const auto geometry = at::inferExpandGeometry_dimvector(layout.sizes(), layout.strides(),
+                                                          C10_AS_INTARRAYREF_SLOW(sizes));
+  return with_layout(layout, geometry.sizes, geometry.strides);
+}
+
+Tensor viewed(const Tensor& layout, c10::SymIntArrayRef shape) {
+  const DimVector sizes = at::infer_size_dv(C10_AS_INTARRAYREF_SLOW(shape), layout.numel());
+  const auto strides = at::detail::computeStride(layout.sizes(), layout.strides(), sizes);
+  if (strides.has_value()) return with_layout(layout, sizes, *strides);
+  layout.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);  // a copy: torch_xla can
+  return layout;
+}
+
+Tensor selected(const Tensor& layout, int64_t dim, c10::SymInt /*index*/) {
+  DimVector sizes(layout.sizes()), strides(layout.strides());
+  dim = at::maybe_wrap_dim(dim, layout.dim());
+  sizes.erase(sizes.begin() + dim);
+  strides.erase(strides.begin() + dim);
+  return with_layout(layout, sizes, strides);
+}
+
+// They differ in their offset alone, which nothing asks for.
+std::vector<Tensor> unbound(const Tensor& layout, int64_t dim) {
+  const int64_t count = layout.size(dim);
+  return std::vector<Tensor>(count, selected(layout, dim, 0));
+}
+
+TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, m) {
+  m.impl("permute_copy", permuted);
+  m.impl("transpose_copy.int", transposed);
+  m.impl("t_copy", transposed_matrix);
+  m.impl("expand_copy", expanded);
+  m.impl("view_copy", viewed);
+  m.impl("_unsafe_view", viewed);
+  m.impl("select_copy.int", selected);
+  m.impl("unbind_copy.int", unbound);
+}
+
 Tensor contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
-  return at::_ops::empty_memory_format::call(c10::fromIntArrayRefSlow(sizes), dtype, c10::kStrided,
-                                             c10::Device(c10::kMeta), {}, {});
+  // Larger than any layout needs: of a meta tensor it takes no memory.
+  static const auto& storage = *new c10::Storage(
+      at::_ops::empty_memory_format::call({c10::SymInt(int64_t{1} << 60)}, c10::kByte,
+                                          c10::kStrided, c10::Device(c10::kMeta), {}, {})
+          .storage());
+  Tensor layout = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                           c10::DispatchKeySet(DispatchKey::Meta),
+                                                           c10::scalarTypeToTypeMeta(dtype));
+  layout.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return layout;
 }
 
 Tensor replayed(const at::FunctionalTensorWrapper& wrapper, const Tensor& base) {
@@ -110,8 +191,8 @@ KnownLayout& known_layout() {
   return known;
 }
 
-// A meta tensor with the sizes, strides and offset that the view's operators give to a contiguous
-// base. Undefined: not a view of torch_xla's, or one of symbolic sizes, or known to be contiguous.
+// A meta tensor with the sizes and strides that the view's operators give to a contiguous base.
+// Undefined: not a view of torch_xla's, or one of symbolic sizes, or known to be contiguous.
 Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   if (wrapper.isBaseTensor() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
   const Views& views = views_of(wrapper);
