@@ -41,8 +41,9 @@ from castoff.formats.splice import extents
 from castoff.formats.wheels import dist_info, parse_record, record_digest
 from castoff.model.pin import Pin
 
-_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
-"""The libraries whose calls must go to an interposed function."""
+CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
+EXTENSION = "_XLAC.*.so"
+"""The libraries whose calls must go to an interposed function: torch's, and torch_xla's extension."""
 
 _BLOCK = 1 << 24
 _PROBE = Path(__file__).parent / "probe.py"
@@ -54,7 +55,7 @@ class Verified:
 
     installed: bool  # whether the wheels were installed and imported
     skipped: str  # why not, if not
-    interpositions: dict[str, int]  # for each interposed symbol, how many slots of torch's libraries lead to it
+    interpositions: dict[str, int]  # for each interposed symbol, how many slots of the libraries lead to it
 
 
 @dataclass(frozen=True)
@@ -271,18 +272,12 @@ def verify_installed(
         context.console.warn(f"the wheels were not installed and imported: {reason}")
         return Verified(False, reason, {})
     interposed = overlay.interposed if overlay is not None else ()
-    slots = {caller: relocation_slots(torch.lib / caller, interposed) for caller in _CALLERS} if interposed else {}
-    counts = {symbol: sum(len(places[symbol]) for places in slots.values()) for symbol in interposed}
-    for symbol, count in counts.items():
-        if count == 0:
-            raise VerifyError(
-                f"interposing {symbol} has no effect",
-                expected=f"{' or '.join(_CALLERS)} calls it through a slot that the loader fills",
-                found="no such slot",
-                next_step="Interpose another function, one that `readelf -rW` lists for these libraries.",
-            )
     with context.cache.lock("verify"), context.cache.scratch("verify") as scratch:
         python = _install(wheels, interpreter, scratch / "venv", context)
+        callers = [torch.lib / name for name in CALLERS]
+        callers += python.parents[1].glob(f"lib/python*/site-packages/{EXTENSION}")
+        slots = {caller.name: relocation_slots(caller, interposed) for caller in callers} if interposed else {}
+        counts = _checked_counts(interposed, slots)
         answer = _ask_probe(python, [wheel.project for wheel in wheels], slots, scratch, context.runner)
     for wheel in wheels:
         version, path = answer.imported[wheel.project]
@@ -291,6 +286,20 @@ def verify_installed(
     check_slots(answer.slots)
     context.console.note(f"{len(counts)} interposed symbols lead to the overlay; pip check and import succeed")
     return Verified(True, "", counts)
+
+
+def _checked_counts(interposed: Sequence[str], slots: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, int]:
+    """Return how many slots of the libraries each symbol has."""
+    counts = {symbol: sum(len(places[symbol]) for places in slots.values()) for symbol in interposed}
+    for symbol, count in counts.items():
+        if count == 0:
+            raise VerifyError(
+                f"interposing {symbol} has no effect",
+                expected=f"{' or '.join((*CALLERS, EXTENSION))} calls it through a slot that the loader fills",
+                found="no such slot",
+                next_step="Interpose another function, one that `readelf -rW` lists for these libraries.",
+            )
+    return counts
 
 
 def _install(wheels: Sequence[PatchedWheel], interpreter: Interpreter, folder: Path, context: Context) -> Path:

@@ -9,6 +9,7 @@ again after that work.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import sys
 import zipfile
@@ -31,7 +32,7 @@ from castoff.builder.compile import (
 )
 from castoff.builder.fetch import BaseWheel, fetch_release, fetch_wheels
 from castoff.builder.package_index import Release, find_release
-from castoff.builder.verify import newer_than, policies, verify_overlay
+from castoff.builder.verify import CALLERS, EXTENSION, newer_than, policies, verify_overlay
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
@@ -45,7 +46,6 @@ from castoff.upstream.newer import best_pins
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """The CPythons to look for: castoff's own files are written for 3.10 and later."""
 
-_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 _EXACT_PLATFORM = re.compile(r"manylinux_2_\d+_x86_64")
 _MOST_ROUNDS = 5
 _TITLES = {"torch": "PyTorch", "torch_xla": "PyTorch/XLA"}
@@ -189,7 +189,7 @@ def _facts(project: str, wheel: BaseWheel, release: Release, context: Context) -
     with zipfile.ZipFile(wheel.path) as archive:
         said = archive.read(f"{project}/version.py").decode()
         names = [f"torch/lib/{name}" for name in TORCH_LIBRARIES] if project == "torch" else []
-        names += [name for name in archive.namelist() if re.fullmatch(r"_XLAC\.[^/]+\.so", name)]
+        names += fnmatch.filter(archive.namelist(), EXTENSION)
         with context.cache.lock("facts"), context.cache.scratch("facts") as scratch:
             archive.extractall(scratch, [name for name in names if name in archive.namelist()])
             libraries = sorted(scratch.rglob("*.so"))
@@ -289,7 +289,7 @@ def _try(pin: Pin, topics: Sequence[Topic], indexes: Sequence[str], context: Con
     with context.console.step("apply", f"{len(topics)} topics"):
         _apply(pin, topics, bases, found, context)
     with context.console.step("compile", "the overlays"):
-        _choose_symbols(pin, topics, torch, found)
+        _choose_symbols(pin, topics, torch, bases, found, context=context)
         _compile(pin, topics, torch, found, context=context)
     return found
 
@@ -335,29 +335,42 @@ def _check_required(topic: Topic, topics: Sequence[Topic], pin: Pin, found: Foun
     found.states[topic.key] = "applies"
 
 
-def _choose_symbols(pin: Pin, topics: Sequence[Topic], torch: TorchTree, found: Found) -> None:
+def _choose_symbols(
+    pin: Pin,
+    topics: Sequence[Topic],
+    torch: TorchTree,
+    bases: Mapping[str, BaseWheel],
+    found: Found,
+    *,
+    context: Context,
+) -> None:
     """Choose the functions that each topic interposes: those of the nearest pin whose functions all exist."""
     defined = defined_symbols(torch.lib / "libtorch_cpu.so")
-    for topic in topics:
-        if found.states.get(topic.key) != "applies" or not topic.sources():
-            continue
-        order = best_pins(topic, pin.torch.version, whole=False)
-        sets = [topic.overlay_symbols(one).interpose for one in order]
-        there = [names for names in sets if _take_effect(names, torch, defined)]
+    chosen = [t for t in topics if found.states.get(t.key) == "applies" and t.sources()]
+    orders = {topic.key: best_pins(topic, pin.torch.version, whole=False) for topic in chosen}
+    sets = {topic.key: [topic.overlay_symbols(one).interpose for one in orders[topic.key]] for topic in chosen}
+    called = _called({name for each in sets.values() for names in each for name in names}, torch, bases, context)
+    for topic in chosen:
+        there = [names for names in sets[topic.key] if set(names) <= defined & called]
         if not there:
-            missing = ", ".join(sorted(set(sets[0]) - defined)) or "calls of them through slots"
+            missing = ", ".join(sorted(set(sets[topic.key][0]) - defined)) or "calls of them through slots"
             found.cannot(topic, f"libtorch_cpu of {pin.name} lacks the functions that it interposes: {missing}")
             continue
-        newest = max(order, key=_parts)
+        newest = max(orders[topic.key], key=_parts)
         found.symbols[topic.key] = Symbols(there[0], topic.overlay_symbols(newest).exports)
     _drop_dependents(topics, pin, found)
 
 
-def _take_effect(names: Sequence[str], torch: TorchTree, defined: frozenset[str]) -> bool:
-    if not set(names) <= defined:
-        return False
-    slots = [relocation_slots(torch.lib / caller, names) for caller in _CALLERS] if names else []
-    return all(any(places[name] for places in slots) for name in names)
+def _called(names: set[str], torch: TorchTree, bases: Mapping[str, BaseWheel], context: Context) -> frozenset[str]:
+    """Those that a library of the pin calls through a slot that the loader fills."""
+    with context.cache.lock("called"), context.cache.scratch("called") as scratch:
+        callers = [torch.lib / name for name in CALLERS]
+        if "torch_xla" in bases:
+            with zipfile.ZipFile(bases["torch_xla"].path) as archive:
+                archive.extractall(scratch, fnmatch.filter(archive.namelist(), EXTENSION))
+            callers += scratch.glob(EXTENSION)
+        slots = [relocation_slots(caller, names) for caller in callers]
+    return frozenset(name for name in names if any(places[name] for places in slots))
 
 
 def _drop_dependents(topics: Sequence[Topic], pin: Pin, found: Found) -> None:
