@@ -108,3 +108,14 @@ def test_a_view_of_a_tensor_that_is_up_to_date():
 %4 = f32[4,2] aten::permute(%3)
 return %4
 """)
+
+
+@passes_on_stock
+@pytest.mark.parametrize("view", [torch.Tensor.view_as, torch.Tensor.expand_as, torch.Tensor.reshape_as])
+def test_a_view_in_the_shape_of_the_tensor_itself(view):
+    """The sizes that these ask for are those of a value that is replaced before they are read."""
+    for i in range(5):
+        a = computed()
+        a.detach().add_(i)
+        b = view(a, a)
+        assert (a.shape, b.tolist()) == (b.shape, torch.arange(i, i + 8.0).view(2, 4).tolist())

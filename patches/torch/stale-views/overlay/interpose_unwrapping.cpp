@@ -6,6 +6,8 @@
 #include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/torch_version.h>
 
+#include <utility>
+
 #include "interpose.h"
 
 #define FROM_FUNCTIONAL_TENSOR \
@@ -25,14 +27,16 @@ namespace {
 
 using at::FunctionalTensorWrapper;
 
-// Which of the writes to its memory a wrapper's value has: a private member, which an explicit
-// instantiation may name.
+// A wrapper's value, and which of the writes to its memory it has: private members, which an
+// explicit instantiation may name.
+at::Tensor& value_of(FunctionalTensorWrapper& wrapper);
 size_t& generation_of(FunctionalTensorWrapper& wrapper);
-template <auto member>
-struct Generation {
-  friend size_t& generation_of(FunctionalTensorWrapper& wrapper) { return wrapper.*member; }
+template <auto value, auto generation>
+struct Members {
+  friend at::Tensor& value_of(FunctionalTensorWrapper& wrapper) { return wrapper.*value; }
+  friend size_t& generation_of(FunctionalTensorWrapper& wrapper) { return wrapper.*generation; }
 };
-template struct Generation<&FunctionalTensorWrapper::generation_>;
+template struct Members<&FunctionalTensorWrapper::value_, &FunctionalTensorWrapper::generation_>;
 
 bool is_enabled() {
   static const bool enabled = torch::castoff::topic_enabled("stale-views");
@@ -43,6 +47,16 @@ bool is_enabled() {
 bool is_of_xla(const FunctionalTensorWrapper& wrapper) {
   const c10::DispatchKeySet keys = wrapper.value().key_set();
   return keys.has(c10::DispatchKey::XLA) && !keys.has(c10::DispatchKey::Python) && is_enabled();
+}
+
+// The value that a wrapper would have if it were brought up to date. It keeps the one that it has:
+// what view_as() and expand_as() ask for are sizes that lie in that.
+at::Tensor present_value(FunctionalTensorWrapper& wrapper) {
+  const at::Tensor former = wrapper.value();
+  const size_t generation = generation_of(wrapper);
+  wrapper.sync_();
+  generation_of(wrapper) = generation;
+  return std::exchange(value_of(wrapper), former);
 }
 
 }  // namespace
@@ -63,15 +77,17 @@ at::Tensor unwrap(const at::Tensor& tensor, bool expected) {
     return torch::castoff::Stock<&unwrap>::call(tensor, expected);
   }
   auto* const wrapper = static_cast<FunctionalTensorWrapper*>(impl);
-  if (!wrapper->is_up_to_date() && is_of_xla(*wrapper)) wrapper->sync_();
-  return wrapper->value();
+  const bool is_stale = !wrapper->is_up_to_date() && is_of_xla(*wrapper);
+  return is_stale ? present_value(*wrapper) : wrapper->value();
 }
 
 void construct_view(FunctionalTensorWrapper* self, const at::Tensor& value,
                     const FunctionalTensorWrapper* base, const Meta& meta) {
   torch::castoff::Stock<&construct_view>::call(self, value, base, meta);
-  // The value was computed of the base's, by unwrap().
-  if (!self->is_up_to_date() && base->is_up_to_date() && is_of_xla(*self)) {
-    generation_of(*self) = generation_of(const_cast<FunctionalTensorWrapper&>(*base));
+  // The value was computed of the base's present one, by unwrap().
+  if (!self->is_up_to_date() && is_of_xla(*self)) {
+    const auto* const storage = self->storage().unsafeGetStorageImpl();
+    generation_of(*self) =
+        static_cast<const at::functionalization::FunctionalStorageImpl*>(storage)->generation();
   }
 }
