@@ -224,9 +224,12 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 def _is_on_xla(tensor: torch.Tensor) -> bool:
     """Whether it is a tensor of the device as programs have them."""
     # Of subclasses, such as fake tensors, the device says nothing; values in functionalization's wrappers have none.
-    if type(tensor) not in PLAIN or tensor.device.type != "xla":
+    if type(tensor) not in PLAIN:
         return False
-    return torch._is_functional_tensor(tensor)
+    try:
+        return tensor.device.type == "xla" and torch._is_functional_tensor(tensor)
+    except RuntimeError:  # C++ dropped it while all objects were looked through
+        return False
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
