@@ -14,7 +14,7 @@
 #   --keep-going when a section fails, go on with the next one, and list at the end which failed
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test, on stock wheels, too; "" for
-#                none. Unless said otherwise that of the day, with half of the cases (tests/earlier_pins.py) and without
+#                none. Unless said otherwise that of the day, with a third of the cases (tests/earlier_pins.py) and without
 #                stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's own tests are run
 #   --only       with --pins: these pins, and nothing else
 #

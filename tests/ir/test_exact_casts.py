@@ -441,7 +441,7 @@ def test_settings():
 @pytest.mark.slow
 def test_functionalization_off(tmp_path):
     chosen = "view and not across or later or change or lossy or threads"
-    # On another pin the day's half of the cases may hold none of them.
+    # On another pin the day's part of the cases may hold none of them.
     output = run_tests(__file__, "--whole", "-k", chosen, XLA_DISABLE_FUNCTIONALIZATION="1")
     assert " passed" in output
     assert "failed" not in output

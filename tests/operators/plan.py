@@ -24,7 +24,7 @@ KINDS = ("torch", "special", "other")
 
 QUICK, ALL = 2, 6
 """Samples of each operator and dtype: in CI, and in the whole sweep."""
-PARTS = {"torch": 4, "special": 4, "other": 8}
+PARTS = {"torch": 7, "special": 7, "other": 8}
 """Of each kind of samples CI runs one operator in so many, others each day."""
 ALWAYS = ("f32", "bf16", "i64")
 """CI runs each operator with these dtypes and with one of its others, which depends on the operator's name."""

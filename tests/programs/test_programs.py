@@ -11,7 +11,7 @@ import record
 import torch
 from slices import slice_of_day
 
-PARTS = 5
+PARTS = 7
 CPU = torch.device("cpu")
 
 
