@@ -35,6 +35,7 @@ REASONS = {
     "argmin": "the first NaN is the smallest element",
     "batch_norm, training": "the running variance is unbiased",
     "contiguous of transposed": "a copy, where stock returns the view",
+    "copy_": "which tensors have one buffer is noted, so that none is donated",
     "cross_entropy": "no one-hot matrices on the device",
     "floor_divide, int64": "exact, where stock divides float32",
     "floor_divide, int64 by a number": "exact, where stock divides float32",

@@ -1,10 +1,10 @@
 """Which tests run on an earlier pin: a third of the cases of the default pin, another third the next time.
 
-Which third depends on the case and on the day (tests/slices.py). A run builds one of the earlier pins, which this prints
-as a program: most of what a pin takes is compiling. Twelve days cover every case on every pin; with CASTOFF_DAY=all, and
-with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own file has changed lately
-(pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin (a patch in hunks/ that names it;
-\\*_versions.h is a part for each) that pin runs every case of the topic's tests.
+Which third depends on the case and on the day (tests/slices.py). A run builds one of the earlier pins, which this
+prints as a program: most of what a pin takes is compiling. Twelve days cover every case on every pin; with
+CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own
+file has changed lately (pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin (a patch in
+hunks/ that names it; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
 """
 
 import functools
