@@ -4,15 +4,17 @@ Tests marked ``fails_on_stock`` state what the topic is for.
 """
 
 import functools
+import gc
 
 import pytest
 import torch
 import torch_xla
 from ir_text import ir
 from lowered import on_the_cpu
-from marks import fails_on_stock
+from marks import fails_on_stock, passes_on_stock
 from tensors import DEVICE
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch_xla.debug import metrics
 
 LENGTHS = torch.tensor([2, 1])
 
@@ -276,3 +278,48 @@ def test_under_autocast(make):
     found.float().sum().backward()
     torch.testing.assert_close(found.float().cpu(), layer(x)[0].detach().cpu(), rtol=0.02, atol=0.02)
     assert layer.weight_hh_l0.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("make", [torch.nn.LSTM, torch.nn.RNN, torch.nn.GRU], ids=lambda make: make.__name__)
+def test_a_pack_hook_that_raises_leaves_no_tensors(make):
+    """A checkpoint without reentrance computes a forward pass again up to its last saved tensor, and raises there."""
+    layer, x = make(2, 3).to(DEVICE), torch.randn(4, 2, 2).to(DEVICE)
+    packed = []
+
+    def forward(most):
+        def pack(tensor):
+            packed.append(tensor.shape)
+            if len(packed) == most:
+                raise InterruptedError
+            return tensor.detach()
+
+        packed.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            layer(x)
+
+    def live():
+        gc.collect()  # of frames that the exception went through
+        return metrics.counter_value("CreateXlaTensor") - metrics.counter_value("DestroyXlaTensor")
+
+    forward(most=None)
+    most, before = len(packed), live()
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            forward(most)
+    assert live() == before
+
+
+@passes_on_stock
+def test_a_written_last_state_changes_no_gradient():
+    layer, x = torch.nn.LSTM(2, 3).to(DEVICE), torch.randn(4, 2, 2).to(DEVICE)
+
+    def gradient(written):
+        layer.zero_grad()
+        output, states = layer(x)
+        with torch.no_grad():
+            for state in states if written else ():
+                state.add_(1)
+        output.square().sum().backward()
+        return layer.weight_hh_l0.grad.cpu()
+
+    assert torch.equal(gradient(written=True), gradient(written=False))

@@ -160,7 +160,10 @@ class _Before:
     def known(self, key: Optional[int]) -> Optional[torch.Tensor]:
         """The tensor that had this id before the step, if it is still there."""
         reference = self.alive.get(key)
-        return None if reference is None else reference()
+        tensor = None if reference is None else reference()
+        if tensor is not None:
+            runtime.own_reference(tensor)
+        return tensor
 
     def add_called(self, module: torch.nn.Module) -> None:
         """Expect of a module that the step calls, and of those in it, what they are; not of one that the step makes."""
@@ -224,12 +227,9 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 def _is_on_xla(tensor: torch.Tensor) -> bool:
     """Whether it is a tensor of the device as programs have them."""
     # Of subclasses, such as fake tensors, the device says nothing; values in functionalization's wrappers have none.
-    if type(tensor) not in PLAIN:
+    if type(tensor) not in PLAIN or tensor.device.type != "xla":
         return False
-    try:
-        return tensor.device.type == "xla" and torch._is_functional_tensor(tensor)
-    except RuntimeError:  # C++ dropped it while all objects were looked through
-        return False
+    return torch._is_functional_tensor(tensor)
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
@@ -507,7 +507,8 @@ class _After:
             if len(numbers) > 1:
                 bases = [n for n in numbers if all(tensor._base is None for tensor, _ in pending[n])]
                 if len(bases) != 1:
-                    self.traced.refusal = "it changes tensors that are views of one another"
+                    if self.traced.unsettled is None:  # else they may be what is made once
+                        self.traced.refusal = "it changes tensors that are views of one another"
                     return pending
                 for number in numbers:
                     if number != bases[0]:

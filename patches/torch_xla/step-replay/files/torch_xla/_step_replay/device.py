@@ -155,7 +155,18 @@ def all_objects(*kinds: type) -> list[list[Any]]:
         place = places[kind]
         if place is not None:
             place.append(thing)
+            if torch.Tensor in kind.__mro__:
+                own_reference(thing)
     return found
+
+
+def own_reference(tensor: torch.Tensor) -> None:
+    """Keep the value of a tensor that was found, and not passed on, as long as Python has it.
+
+    An object that C++ alone refers to would else lose its value with that reference; torch asks for this after a weak
+    reference (`Tensor._fix_weakref`).
+    """
+    torch._C.TensorBase._fix_weakref(tensor)
 
 
 def advanced(seed: int) -> int:

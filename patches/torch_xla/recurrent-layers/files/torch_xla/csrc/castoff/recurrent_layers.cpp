@@ -233,6 +233,16 @@ variable_list gradients(const Start& start, const Steps& steps, const variable_l
   return found;
 }
 
+// What is saved of a tensor that is a result, too: the same value and version, and none of
+// autograd. A pack hook may raise, as that of a checkpoint does which has computed enough: torch's
+// AutogradContext then keeps the tensors that it was to save, and a result among them its node,
+// which keeps the context.
+Tensor without_node(const Tensor& result) {
+  c10::TensorImpl* const impl = result.unsafeGetTensorImpl();
+  return Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
+                                              /*allow_tensor_metadata_change=*/false));
+}
+
 // The products are those of at::linear, which autograd knows. `cell` is that of Lstm.
 template <class Cell>
 class Layer final : public torch::autograd::Function<Layer<Cell>> {
@@ -250,6 +260,8 @@ class Layer final : public torch::autograd::Function<Layer<Cell>> {
       saved.insert(saved.end(), step.kept.begin(), step.kept.end());
       saved.insert(saved.end(), step.states.begin(), step.states.end());
     }
+    const auto last_step = saved.end() - (Cell::kept + Cell::states);
+    std::transform(last_step, saved.end(), last_step, without_node);
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["reverse"] = reverse;
     ctx->set_materialize_grads(false);
