@@ -52,7 +52,7 @@ thread_local Scopes scopes{0, 0};
 
 // An operator's scope, not one that a program has named.
 bool is_unread(const std::string& name) {
-  return !FLAGS_torch_lazy_ir_debug && is_enabled() &&
+  return !FLAGS_torch_lazy_ir_debug &&
          (name.compare(0, 6, "aten::") == 0 || name.compare(0, 5, "xla::") == 0);
 }
 
@@ -67,8 +67,8 @@ extern "C++" {
 [[gnu::visibility("default")]] void pop_scope(void* self) __asm__(END_OF_SCOPE);
 }
 
+// The hashes are not behind the switch: it would cost what it switches, and they are the same.
 hash_t hash_block(const void* data, size_t size, const hash_t& seed) {
-  if (!is_enabled()) return torch::castoff::Stock<&hash_block>::call(data, size, seed);
   constexpr uint64_t kFactor = 0xc6a4a7935bd1e995;
   constexpr int kShift = 47;
   Word hash = word_of(seed) ^ Word { size } * kFactor;
@@ -88,13 +88,13 @@ hash_t hash_block(const void* data, size_t size, const hash_t& seed) {
 }
 
 hash_t hash_combine(const hash_t& a, const hash_t& b) {
-  if (!is_enabled()) return torch::castoff::Stock<&hash_combine>::call(a, b);
   constexpr Word kFactor = Word{101} << 64 | 0x27d4eb2f165667c5;
   const Word first = word_of(a);
   return hash_of(first ^ (word_of(b) * kFactor + 0x9e3779b97f4a7c15 + (first << 6) + (first >> 2)));
 }
 
 void push_scope(void* self, const std::string& name) {
+  if (!is_enabled()) return torch::castoff::Stock<&push_scope>::call(self, name);
   const bool fits = scopes.depth < kDepth;
   const bool is_stock = !fits || !is_unread(name);
   if (is_stock) torch::castoff::Stock<&push_scope>::call(self, name);
@@ -103,8 +103,8 @@ void push_scope(void* self, const std::string& name) {
 }
 
 void pop_scope(void* self) {
-  // Of another thread, or of a time before this library: stock knows whether there is one.
-  if (scopes.depth == 0) return torch::castoff::Stock<&pop_scope>::call(self);
+  // With a depth of 0 it is another thread's: stock knows whether there is one.
+  if (!is_enabled() || scopes.depth == 0) return torch::castoff::Stock<&pop_scope>::call(self);
   const bool fits = scopes.depth-- <= kDepth;
   const bool is_stock = !fits || (scopes.are_stock & 1) != 0;
   if (fits) scopes.are_stock >>= 1;
