@@ -191,6 +191,12 @@ def copy_environment(source: Path, target: Path) -> None:
     shutil.copytree(one, other, symlinks=True, dirs_exist_ok=True, copy_function=place, ignore=ignore)
 
 
+def site_packages(python: Path) -> Path:
+    """Return where an environment has its packages."""
+    (site,) = python.parents[1].glob("lib/python3*/site-packages")
+    return site
+
+
 def lay_wheel(wheel: Path, base: Path, python: Path) -> None:
     """Make of an installed wheel another one that differs in some files: as if that one had been installed.
 
@@ -200,7 +206,7 @@ def lay_wheel(wheel: Path, base: Path, python: Path) -> None:
     Raises:
         MachineError: The wheel has scripts or data, which go elsewhere.
     """
-    (site,) = python.parents[1].glob("lib/python3*/site-packages")
+    site = site_packages(python)
     with zipfile.ZipFile(base) as old, zipfile.ZipFile(wheel) as new:
         before, after = _members(old), _members(new)
         old_info, new_info = site / dist_info(before), site / dist_info(after)

@@ -28,6 +28,7 @@ from castoff.builder.install import (
     lay_wheel,
     make_environment,
     requirements,
+    site_packages,
     upstream_environment,
 )
 from castoff.builder.repack import PatchedWheel
@@ -41,9 +42,10 @@ from castoff.formats.splice import extents
 from castoff.formats.wheels import dist_info, parse_record, record_digest
 from castoff.model.pin import Pin
 
-CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
 EXTENSION = "_XLAC.*.so"
-"""The libraries whose calls must go to an interposed function: torch's, and torch_xla's extension."""
+"""torch_xla's C++, beside its package."""
+_CALLERS = ("libtorch_cpu.so", "libtorch_python.so")
+"""The libraries whose calls must go to an interposed function, as those of EXTENSION."""
 
 _BLOCK = 1 << 24
 _PROBE = Path(__file__).parent / "probe.py"
@@ -274,9 +276,8 @@ def verify_installed(
     interposed = overlay.interposed if overlay is not None else ()
     with context.cache.lock("verify"), context.cache.scratch("verify") as scratch:
         python = _install(wheels, interpreter, scratch / "venv", context)
-        callers = [torch.lib / name for name in CALLERS]
-        callers += python.parents[1].glob(f"lib/python*/site-packages/{EXTENSION}")
-        slots = {caller.name: relocation_slots(caller, interposed) for caller in callers} if interposed else {}
+        callers = calling_libraries(torch, site_packages(python)) if interposed else []
+        slots = {caller.name: relocation_slots(caller, interposed) for caller in callers}
         counts = _checked_counts(interposed, slots)
         answer = _ask_probe(python, [wheel.project for wheel in wheels], slots, scratch, context.runner)
     for wheel in wheels:
@@ -288,6 +289,11 @@ def verify_installed(
     return Verified(True, "", counts)
 
 
+def calling_libraries(torch: TorchTree, site: Path) -> list[Path]:
+    """Return the libraries whose calls must go to an interposed function, with the extension if `site` has it."""
+    return [*(torch.lib / name for name in _CALLERS), *site.glob(EXTENSION)]
+
+
 def _checked_counts(interposed: Sequence[str], slots: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, int]:
     """Return how many slots of the libraries each symbol has."""
     counts = {symbol: sum(len(places[symbol]) for places in slots.values()) for symbol in interposed}
@@ -295,7 +301,7 @@ def _checked_counts(interposed: Sequence[str], slots: Mapping[str, Mapping[str, 
         if count == 0:
             raise VerifyError(
                 f"interposing {symbol} has no effect",
-                expected=f"{' or '.join((*CALLERS, EXTENSION))} calls it through a slot that the loader fills",
+                expected=f"{' or '.join((*_CALLERS, EXTENSION))} calls it through a slot that the loader fills",
                 found="no such slot",
                 next_step="Interpose another function, one that `readelf -rW` lists for these libraries.",
             )

@@ -32,7 +32,7 @@ from castoff.builder.compile import (
 )
 from castoff.builder.fetch import BaseWheel, fetch_release, fetch_wheels
 from castoff.builder.package_index import Release, find_release
-from castoff.builder.verify import CALLERS, EXTENSION, newer_than, policies, verify_overlay
+from castoff.builder.verify import EXTENSION, calling_libraries, newer_than, policies, verify_overlay
 from castoff.core.console import Console
 from castoff.core.context import Context, command_context
 from castoff.core.errors import CompileError, PinError, VerifyError
@@ -364,12 +364,10 @@ def _choose_symbols(
 def _called(names: set[str], torch: TorchTree, bases: Mapping[str, BaseWheel], context: Context) -> frozenset[str]:
     """Those that a library of the pin calls through a slot that the loader fills."""
     with context.cache.lock("called"), context.cache.scratch("called") as scratch:
-        callers = [torch.lib / name for name in CALLERS]
         if "torch_xla" in bases:
             with zipfile.ZipFile(bases["torch_xla"].path) as archive:
                 archive.extractall(scratch, fnmatch.filter(archive.namelist(), EXTENSION))
-            callers += scratch.glob(EXTENSION)
-        slots = [relocation_slots(caller, names) for caller in callers]
+        slots = [relocation_slots(caller, names) for caller in calling_libraries(torch, scratch)]
     return frozenset(name for name in names if any(places[name] for places in slots))
 
 

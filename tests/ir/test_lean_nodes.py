@@ -21,7 +21,7 @@ class Hash(ctypes.Structure):
 def function(library, name, *arguments):
     found = getattr(ctypes.CDLL(str(LIBRARIES / library)), name)
     found.restype, found.argtypes = Hash, arguments
-    return lambda *values: (found(*values).low, found(*values).high)
+    return lambda *values: bytes(found(*values))
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 // An overlay build takes the place of two functions: that by which functionalization's kernels get
-// the value of an argument, which all of them but those of views bring up to date before; and the
+// the value of an argument, which all of them but those of views have brought up to date; and the
 // constructor of a view, which begins as out of date once its base was written, and is computed
 // twice.
 #include <ATen/FunctionalTensorWrapper.h>
 #include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/torch_version.h>
+#include <torch/csrc/castoff/view_metas.h>
 
 #include <utility>
 
@@ -86,8 +87,6 @@ void construct_view(FunctionalTensorWrapper* self, const at::Tensor& value,
   torch::castoff::Stock<&construct_view>::call(self, value, base, meta);
   // The value was computed of the base's present one, by unwrap().
   if (!self->is_up_to_date() && is_of_xla(*self)) {
-    const auto* const storage = self->storage().unsafeGetStorageImpl();
-    generation_of(*self) =
-        static_cast<const at::functionalization::FunctionalStorageImpl*>(storage)->generation();
+    generation_of(*self) = torch::castoff::memory_of(*self).generation();
   }
 }

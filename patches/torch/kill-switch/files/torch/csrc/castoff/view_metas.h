@@ -32,6 +32,13 @@ inline std::string_view functionalized(std::string_view mangled) {
   return name;
 }
 
+// The memory of a tensor and of all that alias it: its base's value, and how often it was written.
+inline at::functionalization::FunctionalStorageImpl& memory_of(
+    const at::FunctionalTensorWrapper& wrapper) {
+  return *static_cast<at::functionalization::FunctionalStorageImpl*>(
+      wrapper.unsafe_storage().unsafeGetStorageImpl());
+}
+
 #if CASTOFF_TORCH_AT_LEAST(2, 9)
 
 using Views = std::vector<std::shared_ptr<at::functionalization::ViewMeta>>;

@@ -197,9 +197,7 @@ Tensor layout_of_view(const at::FunctionalTensorWrapper& wrapper) {
   if (wrapper.isBaseTensor() || wrapper.is_symbolic() || !wrapper.value().is_xla()) return {};
   const Views& views = views_of(wrapper);
   if (all_keep_layout(views)) return {};
-  auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
-      wrapper.unsafe_storage().unsafeGetStorageImpl());
-  const Tensor& base = storage->base();
+  const Tensor& base = memory_of(wrapper).base();
   KnownLayout& known = known_layout();
   if (known.layout.defined() && are_same(known.views, views) && base.sizes() == known.base_sizes &&
       base.scalar_type() == known.dtype) {
