@@ -72,6 +72,13 @@ def test_count_nonzero(dtype, dim):
     assert_same(lambda x: torch.count_nonzero(x, dim), INTEGERS[dtype])
 
 
+@pytest.mark.parametrize("dim", (None, pytest.param(0, marks=fails_on_stock), (0, 1)), ids=str)
+def test_count_nonzero_of_int64_is_used_later(dim):
+    count = torch.count_nonzero(INTEGERS["i64"].to(DEVICE), dim)
+    torch_xla.sync()
+    assert (count + 1).tolist() == (torch.count_nonzero(INTEGERS["i64"], dim) + 1).tolist()
+
+
 def test_count_nonzero_of_floats_and_of_one_number():
     for x in (FLOATS, HALVES["bf16"], FLOATS[0, 0], BOOL[0, 0], FLOATS[:0]):
         assert_same(torch.count_nonzero, x)

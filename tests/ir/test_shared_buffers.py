@@ -261,3 +261,120 @@ def test_sharded_tensors():
     lines = forked("-c", SHARDED, CPU_NUM_DEVICES="4").stdout.splitlines()
     split, whole = "{devices=[4,1]0,1,2,3}", "{replicated}"
     assert lines == [f"120.0 136.0 {sharding} {sharding}" for sharding in (split, whole, split)]
+
+
+# ---- a copy that has the node of the source's buffer, and takes the buffer when it is read
+
+READS = {
+    "tolist": torch.Tensor.tolist,
+    "str": str,
+    "copy_": lambda x: torch.empty(x.shape).copy_(x),
+    "numpy": lambda x: x.cpu().numpy(),
+    "double": lambda x: x.to("cpu", torch.float64),
+    "parameter": lambda x: torch.nn.Parameter(x).cpu(),
+}
+
+
+def left_by_a_write(source, copy, *, of_source):
+    (source if of_source else copy).add_(1)
+    torch_xla.sync()
+    return source.tolist(), copy.tolist()
+
+
+def written_on_the_cpu(x, *, of_source):
+    return left_by_a_write(x, x.clone(), of_source=of_source)
+
+
+of_either = pytest.mark.parametrize("of_source", [False, True], ids=["copy", "source"])
+
+
+@fails_on_stock
+@of_either
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_clone_that_was_read_is_written(read, of_source):
+    source = computed()
+    copy = source.clone()
+    read(copy)
+    torch_xla.sync()
+    found = left_by_a_write(source, copy, of_source=of_source)
+    assert found == written_on_the_cpu(torch.arange(6.0), of_source=of_source)
+
+
+@passes_on_stock
+@of_either
+def test_a_clone_of_one_number_is_read(of_source):
+    source = computed()[:1].clone()
+    torch_xla.sync()
+    copy = source.clone()
+    assert copy.item() == 0
+    found = left_by_a_write(source, copy, of_source=of_source)
+    assert found == written_on_the_cpu(torch.zeros(1), of_source=of_source)
+
+
+@fails_on_stock
+def test_weights_of_the_last_step():
+    """They are printed, and compared after the optimizer has changed the weights."""
+    model = torch.nn.Linear(3, 2).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        seen = [weight.tolist() for weight in before.values()]
+        model(torch.ones(4, 3, device=DEVICE)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch_xla.sync()
+        assert [weight.tolist() for weight in before.values()] == seen
+        assert [weight.tolist() for weight in model.parameters()] != seen
+
+
+@passes_on_stock
+def test_a_clone_that_was_read_is_donated_once_nobody_else_has_it():
+    copy = computed().clone()
+    copy.tolist()
+    torch_xla.sync(wait=True)
+    assert donated(copy.atan_) == 1
+
+
+# ---- operators that return a copy, which on stock is the argument
+
+ITSELF = {
+    "alias_copy": torch.alias_copy,
+    "detach_copy": torch.detach_copy,
+    "t_copy": torch.t_copy,
+    "transpose_copy": lambda x: torch.transpose_copy(x, 0, -1),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("copy", ITSELF.values(), ids=ITSELF)
+def test_a_copy_is_not_its_argument(copy):
+    for gradients in (torch.enable_grad, torch.inference_mode):
+        with gradients():
+            source = computed()
+            held = copy(source)
+            torch_xla.sync()
+            found = left_by_a_write(source, held, of_source=False)
+            assert found == written_on_the_cpu(torch.arange(6.0), of_source=False)
+            assert left_by_a_write(source, held, of_source=True)[1] == found[1]
+
+
+@passes_on_stock
+def test_copies_have_the_gradients_and_the_nodes_of_views():
+    x = computed().requires_grad_()
+    copies = [copy(x) for name, copy in ITSELF.items() if name != "detach_copy"]
+    torch.stack(copies).sum().backward()
+    assert x.grad.tolist() == [3.0] * 6
+    assert torch.transpose_copy(x.view(2, 3), 0, 1).tolist() == torch.t_copy(x.view(2, 3)).tolist()
+    assert torch.transpose_copy(x.view(2, 3), 0, 1).shape == (3, 2)
+    ir(x.detach()).expect("""\
+%0 = f32[6] xla::device_data()
+return %0
+""")
+
+
+@passes_on_stock
+def test_a_tensor_with_a_detached_view_is_donated():
+    x = computed()
+    view = x.detach()
+    assert donated(x.sinh_) == 1
+    assert view.tolist() == x.tolist()

@@ -47,7 +47,6 @@ void sum_in_int64(Call& call) {
 
 // self, dim: an int, a list or none, which is every dimension
 void count_nonzero(Call& call) {
-  if (call.tensor(0).scalar_type() == ScalarType::Long) return call.proceed();
   const Tensor nonzero = at::_ops::ne_Scalar::redispatch(kXla, call.tensor(0), 0);
   std::vector<int64_t> dims;
   if (call[1].isInt()) dims.push_back(call[1].toInt());
