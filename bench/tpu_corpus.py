@@ -85,6 +85,12 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.155, "0.93 of stock's cycles"),
     ("vision layer, T 257, served", "v5e", CYCLES): Known(1.02, "norms and gelu are float32"),
     ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.22, "0.80 of stock's cycles"),
+    ("embeddings by pairs", "v6e", MEMORY): Known(1.12, "stock's cycles; stock keeps all next to the cores"),
+    ("T5, relative bias, AdamW", "v6e", MEMORY): Known(3.12, "0.66 of stock's cycles"),
+    ("diffusion residual, AdamW", "v6e", MEMORY): Known(
+        29.0, "0.85 of stock's cycles; stock keeps all next to the cores"
+    ),
+    ("DeBERTa 2, AdamW", "v6e", MEMORY): Known(1.49, "0.91 of stock's cycles"),
 }
 """What programs take more of, by generation, how much more at most, and why."""
 
