@@ -14,7 +14,7 @@
 #   --keep-going when a section fails, go on with the next one, and list at the end which failed
 #   --keep DIR   put the environments into DIR and leave them there, to run one test by hand
 #   --pins LIST  the pins that are built and tested beside the default one, with every test, on stock wheels, too; "" for
-#                none. Unless said otherwise that of the day, with a third of the cases (tests/earlier_pins.py) and without
+#                none. Unless said otherwise that of the day, with a sixth of the cases (tests/earlier_pins.py) and without
 #                stock wheels but those of 2.1. With 2.6 the C++ hunks are proven and upstream's own tests are run
 #   --only       with --pins: these pins, and nothing else
 #
@@ -261,17 +261,26 @@ audits() {
     --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
 }
 
-operators() {
+operators() { # those of the day: their samples, or samples that are made
+  local half halves
+  halves=$(.venv/bin/python tests/slices.py samples made_samples)
+  for half in $halves; do "$half"; done
+}
+
+samples() {
   section "torch's samples of the day's operators: what differs is what is recorded" \
     .venv/bin/python bench/operator_sweep.py --check --patched "$work/patched/bin/python"
-  section "special values in the day's operators: what differs is what is recorded" \
-    .venv/bin/python bench/made_samples.py special --check --patched "$work/patched/bin/python"
-  section "a tensor in another dtype in the day's operators: what differs is what is recorded" \
-    .venv/bin/python bench/made_samples.py other --check --patched "$work/patched/bin/python"
   section "operators of the day: what leaves the device is recorded" \
     .venv/bin/python bench/leaves_device.py --check --patched "$work/patched/bin/python"
   section 'random training programs, those of the day, traced and replayed' \
     .venv/bin/python bench/replay_sweep.py --check --patched "$work/patched/bin/python"
+}
+
+made_samples() {
+  section "special values in the day's operators: what differs is what is recorded" \
+    .venv/bin/python bench/made_samples.py special --check --patched "$work/patched/bin/python"
+  section "a tensor in another dtype in the day's operators: what differs is what is recorded" \
+    .venv/bin/python bench/made_samples.py other --check --patched "$work/patched/bin/python"
 }
 
 programs() {
@@ -311,16 +320,18 @@ trainings() {
 }
 
 costs() {
-  local name names
-  names=$(.venv/bin/python tests/slices.py unused_topics graph_identity exact_casts wide_weight_grad)
+  local name names options
+  names=$(.venv/bin/python tests/slices.py \
+    unused_topics graph_identity exact_casts wide_weight_grad forward_instructions audit_speed)
   for name in $names; do
+    options=(--stock "$work/stock/bin/python")
+    case $name in
+      forward_instructions) options+=(--check) ;;
+      audit_speed) options=() ;;
+    esac
     section "what it costs: bench/$name.py" .venv/bin/python "bench/$name.py" \
-      --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+      --patched "$work/patched/bin/python" "${options[@]}"
   done
-  section 'what it costs: a forward pass without gradients, of models' .venv/bin/python bench/forward_instructions.py \
-    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python" --check
-  section 'what it costs: bench/audit_speed.py' .venv/bin/python bench/audit_speed.py \
-    --patched "$work/patched/bin/python"
 }
 
 # ---- the other pins

@@ -16,7 +16,7 @@ release on, where upstream's own does otherwise. A test marked
 too, but takes the other tests with it.
 
 A test marked ``default_pin`` or ``slow`` proves what is the same on every pin, such as a topic's switch: on earlier
-pins it runs with ``--whole`` alone. Of the other tests it runs a third, the day's (earlier_pins.py).
+pins it runs with ``--whole`` alone. Of the other tests it runs the part of the day (earlier_pins.py).
 
 ``--marks-of 2.9`` judges these marks as on that pin: to hold a newer release against what is known of that one.
 

@@ -1,7 +1,7 @@
-"""Which tests run on an earlier pin: a third of the cases of the default pin, another third the next time.
+"""Which tests run on an earlier pin: a sixth of the cases of the default pin, another sixth the next time.
 
-Which third depends on the case and on the day (tests/slices.py). A run builds one of the earlier pins, which this
-prints as a program: most of what a pin takes is compiling. Twelve days cover every case on every pin; with
+Which sixth depends on the case and on the day (tests/slices.py). A run builds one of the earlier pins, which this
+prints as a program: most of what a pin takes is compiling. 24 days cover every case on every pin; with
 CASTOFF_DAY=all, and with ``--whole``, each runs on all, as workflows do on every push and each week. A pin whose own
 file has changed lately (pins/<pin>.toml) runs every case; after a change of a topic's own part for a pin (a patch in
 hunks/ that names it; \\*_versions.h is a part for each) that pin runs every case of the topic's tests.
@@ -17,7 +17,7 @@ from slices import number_of, rotation
 ROOT = Path(__file__).resolve().parent.parent
 
 EARLIER = ("2.8", "2.7", "2.6", "2.1")
-PARTS = 3
+PARTS = 6
 """Of the cases one of so many runs each time."""
 COMMITS = 30
 """So many last commits are lately."""

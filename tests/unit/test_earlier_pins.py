@@ -40,13 +40,13 @@ def kept(pins, pin, cases, every_case=lambda module: False):
     return [item for item in cases if item not in left]
 
 
-def test_a_third_of_the_cases_run_on_a_pin(pins):
-    assert 45 <= len(kept(pins, "2.8", CASES)) <= 90
+def test_a_sixth_of_the_cases_run_on_a_pin(pins):
+    assert 20 <= len(kept(pins, "2.8", CASES)) <= 50
 
 
-def test_twelve_days_of_one_pin_run_every_case_on_every_pin(pins, monkeypatch):
+def test_24_days_of_one_pin_run_every_case_on_every_pin(pins, monkeypatch):
     ran = {pin: set() for pin in pins.EARLIER}
-    for n in range(12):
+    for n in range(24):
         monkeypatch.setenv("CASTOFF_DAY", str(dt.date(2026, 11, 24) + dt.timedelta(n)))
         (pin,) = pins.pins_of_day()
         ran[pin] |= {item.nodeid for item in kept(pins, pin, CASES)}

@@ -145,3 +145,6 @@ def test_what_the_tests_of_this_tree_use(monkeypatch):
     assert "tests/torch/grad_dtype_cases.json" in names("torch/test_grad_dtype_conformance.py")
     assert any(name.startswith("tests/tpu/expected/") for name in names("tpu/test_tpu_hlo.py"))
     assert not {"tests/stock.json", "tests/slices.py"} & of_casts
+    of_audits = names("audit/test_audit_step.py")
+    assert "castoff/audit/program.py" in of_audits
+    assert not any(name.startswith("castoff/builder/") for name in of_audits)  # which builds no stock wheel
