@@ -256,6 +256,41 @@ def test_on_a_tpu_the_gradient_of_a_norms_bias_is_summed_as_that_of_its_weight(t
     assert "f32" in weight and KEPT_WIDE.search(bias)
 
 
+def gradient_of_the_bias_of_a_query(tokens, heads=4, order=(0, 2, 1, 3), dtype=bf16, device=DEVICE):
+    """Of a linear whose result [3, tokens, heads * 8] is viewed with heads, and permuted."""
+    bias = torch.zeros(heads * 8, dtype=dtype, device=device, requires_grad=True)
+    x = torch.zeros(3, tokens, heads * 8, dtype=dtype, device=device)
+    query = (x + bias).view(3, tokens, heads, 8).permute(order)
+    weight = data(*query.shape).to(bf16).to(device, dtype)
+    return torch.autograd.grad(query, bias, weight)[0]
+
+
+HEADS_SUMMED = re.compile(r"aten::sum\(.*\)\n.* aten::add\(.*\)\n.* f32\[4,8\] aten::sum")
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+@pytest.mark.parametrize("tokens", [77, 257])
+def test_on_a_tpu_the_gradient_of_a_querys_bias_is_summed_before_its_heads_are_joined(tpu, tokens):
+    """Joining them would move the whole once more, where tokens are no multiple of a tile's rows."""
+    found = gradient_of_the_bias_of_a_query(tokens)
+    assert HEADS_SUMMED.search(ir(found)) and "aten::permute" not in ir(found)
+    exact = gradient_of_the_bias_of_a_query(tokens, dtype=f64, device="cpu")
+    assert torch.equal(found.cpu(), exact.to(bf16))
+
+
+@pytest.mark.default_pin
+@fails_on_stock  # which cannot trace for a TPU
+@pytest.mark.parametrize(
+    ("tokens", "heads", "order"), [(80, 4, (0, 2, 1, 3)), (7, 7, (0, 1, 2, 3)), (5, 5, (2, 1, 0, 3))]
+)
+def test_other_sums_of_permuted_tensors_are_as_written(tpu, tokens, heads, order):
+    """Of tokens that fill tiles, and of another order whose sizes are as those of heads."""
+    found = gradient_of_the_bias_of_a_query(tokens, heads, order)
+    assert f"bf16[1,1,{8 * heads}] aten::sum" in ir(found)
+    assert "f32" not in ir(found)
+
+
 # ---- dtype=
 
 

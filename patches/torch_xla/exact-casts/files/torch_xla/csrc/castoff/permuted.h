@@ -1,4 +1,4 @@
-// Whether pending IR transposes matrices.
+// How pending IR permutes dimensions.
 
 #pragma once
 
@@ -14,17 +14,22 @@
 
 namespace castoff {
 
-// Whether a node that permutes exchanges the last two dimensions, and no others. A node does not
-// say how it permutes; its hash does.
+// Whether a node permutes `source` so. A node does not say how it permutes; its hash does.
+inline bool is_permuted(const lazy_ir::Node& permuted, const at::Tensor& source,
+                        at::IntArrayRef dims) {
+  const at::Tensor same = at::_ops::permute_copy::redispatch(kXla, source, dims);
+  const lazy_ir::Data* data = lazy_ir::data_of(same);
+  return data != nullptr && data->ir_value && data->ir_value.node->hash() == permuted.hash();
+}
+
+// Whether a node that permutes exchanges the last two dimensions, and no others.
 inline bool is_transposed(const lazy_ir::Value& permuted, const at::Tensor& like) {
   const at::Tensor source = lazy_ir::tensor_of(lazy_ir::operand(*permuted.node, 0), like);
   if (source.dim() < 2) return false;
   std::vector<int64_t> dims(source.dim());
   std::iota(dims.begin(), dims.end(), 0);
   std::swap(dims.end()[-1], dims.end()[-2]);
-  const at::Tensor transposed = at::_ops::permute_copy::redispatch(kXla, source, dims);
-  const lazy_ir::Data* data = lazy_ir::data_of(transposed);
-  return data != nullptr && data->ir_value && data->ir_value.node->hash() == permuted.node->hash();
+  return is_permuted(*permuted.node, source, dims);
 }
 
 }  // namespace castoff

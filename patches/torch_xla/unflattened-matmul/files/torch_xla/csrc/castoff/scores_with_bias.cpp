@@ -23,7 +23,7 @@
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
-#include "torch_xla/csrc/castoff/transposed.h"
+#include "torch_xla/csrc/castoff/permuted.h"
 
 namespace castoff {
 namespace {

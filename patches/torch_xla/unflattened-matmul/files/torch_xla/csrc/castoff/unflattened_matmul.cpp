@@ -25,7 +25,7 @@
 #include "torch_xla/csrc/castoff/products_of_heads.h"
 #include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
-#include "torch_xla/csrc/castoff/transposed.h"
+#include "torch_xla/csrc/castoff/permuted.h"
 
 namespace castoff {
 namespace {

@@ -9,6 +9,7 @@
 #include <ATen/ops/mul_ops.h>
 #include <ATen/ops/sub_ops.h>
 #include <ATen/ops/sum_ops.h>
+#include <ATen/ops/view_copy_ops.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "torch_xla/csrc/castoff/dtypes.h"
+#include "torch_xla/csrc/castoff/joined_heads.h"
 #include "torch_xla/csrc/castoff/read_by_losses.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
@@ -99,6 +101,32 @@ bool is_of_a_norms_bias(Call& call, bool has_dims) {
          gains_by_one_dtype(call) && is_widened(call.tensor(0));
 }
 
+at::Tensor sum_over(const at::Tensor& t, int64_t dim) {
+  return at::_ops::sum_dim_IntList::redispatch(kXla, t, at::OptionalIntArrayRef(dim),
+                                               /*keepdim=*/false, /*dtype=*/{});
+}
+
+// The gradient of the bias of attention's query, key or value, whose heads were joined. Where the
+// tokens are no multiple of 8, the rows of a TPU's tile, joining them moves the whole, and does so
+// once more for this sum if it is of what was joined.
+bool sums_heads(Call& call) {
+  constexpr int64_t kRows = 8;
+  const at::Tensor joined = call.tensor(0);
+  if (joined.dim() != 3 || joined.size(1) % kRows == 0 || call[1].isNone() ||
+      call[1].toIntVector() != std::vector<int64_t>{0, 1}) {
+    return false;
+  }
+  const at::Tensor heads = before_heads_were_joined(joined);
+  if (!heads.defined()) return false;
+  const at::Tensor over_tokens = kept_wide(sum_over(widened(heads), 2));
+  const int64_t width = joined.size(2);
+  const auto sizes = call[2].toBool() ? std::vector<int64_t>{1, 1, width} : std::vector{width};
+  const at::Tensor result = at::_ops::view_copy::redispatch(kXla, sum_over(over_tokens, 0),
+                                                            c10::fromIntArrayRefSlow(sizes));
+  call.answer(cast(result, joined.scalar_type()));
+  return true;
+}
+
 // The gradient of an operand that was broadcast, such as a bias, is a sum that the program does not
 // write. One that it writes has the dtype= that it gives.
 template <size_t dtype>
@@ -110,6 +138,7 @@ void sum(Call& call) {
     if (is_of_a_norms_bias(call, dtype == 3)) call[0] = kept_wide(call.tensor(0));
     return call.proceed();
   }
+  if (dtype == 3 && is_for_tpu() && sums_heads(call)) return;
   if (summands(call, dtype == 3) < kManyElements ||
       (is_for_tpu() && !read_by_losses().have_one_source_with(call.tensor(0)))) {
     return call.proceed();
