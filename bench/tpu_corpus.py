@@ -42,7 +42,7 @@ PROGRAMS = ROOT / "bench" / "workers" / "tpu_corpus_programs.py"
 HELD_OUT = ROOT / "bench" / "workers" / "tpu_held_out_programs.py"
 TUNED_SINCE = {
     *("vision layer, T 257", "DINOv2, AdamW", "Gemma 2, softcap, AdamW", "ConvNeXt 2 block, AdamW"),
-    *("nn.MultiheadAttention, weights", "nn.TransformerDecoderLayer", "Mistral"),
+    *("nn.MultiheadAttention, weights", "nn.TransformerDecoderLayer", "Mistral", "SigLIP, AdamW"),
 }
 """Those of HELD_OUT on which a topic's choice of a form was measured since."""
 IN_JAX = ROOT / "bench" / "workers" / "tpu_corpus_jax.py"
@@ -78,10 +78,11 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("attention alone, heads of 256", "v6e", MEMORY): Known(34.08, "0.93 of stock's cycles"),
     ("LSTM", "v5e", MEMORY): Known(3.31, "0.24 of stock's cycles"),
     ("relative positions", "v6e", MEMORY): Known(43.69, "0.68 of stock's cycles"),
-    ("vision layer, T 257", "v6e", MEMORY): Known(1.53, "0.92 of stock's cycles"),
+    ("vision layer, T 257", "v6e", MEMORY): Known(1.335, "0.90 of stock's cycles"),
     ("triplet loss, AdamW", "v5e", MEMORY): Known(1.81, "1.005 of stock's cycles; stock keeps all next to the cores"),
     ("MLP-Mixer block", "v6e", MEMORY): Known(20.78, "0.84 of stock's cycles; stock keeps all next to the cores"),
     ("cross-encoder, AdamW", "v5e", MEMORY): Known(3.3, "0.71 of stock's cycles; stock keeps all next to the cores"),
+    ("SigLIP, AdamW", "v6e", MEMORY): Known(1.8, "0.96 of stock's cycles; stock keeps all next to the cores"),
     ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.155, "0.93 of stock's cycles"),
     ("vision layer, T 257, served", "v5e", CYCLES): Known(1.02, "norms and gelu are float32"),
     ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.22, "0.80 of stock's cycles"),
