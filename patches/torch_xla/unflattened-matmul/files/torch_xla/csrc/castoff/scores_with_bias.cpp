@@ -21,9 +21,9 @@
 
 #include "torch_xla/csrc/castoff/dot_general.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/permuted.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
-#include "torch_xla/csrc/castoff/permuted.h"
 
 namespace castoff {
 namespace {

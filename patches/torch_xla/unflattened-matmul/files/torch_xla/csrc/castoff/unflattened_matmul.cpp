@@ -21,11 +21,11 @@
 #include "torch_xla/csrc/castoff/gradients_of_parts.h"
 #include "torch_xla/csrc/castoff/kernels.h"
 #include "torch_xla/csrc/castoff/lazy_ir.h"
+#include "torch_xla/csrc/castoff/permuted.h"
 #include "torch_xla/csrc/castoff/products.h"
 #include "torch_xla/csrc/castoff/products_of_heads.h"
 #include "torch_xla/csrc/castoff/scores_with_bias.h"
 #include "torch_xla/csrc/castoff/target.h"
-#include "torch_xla/csrc/castoff/permuted.h"
 
 namespace castoff {
 namespace {
