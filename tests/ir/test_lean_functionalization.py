@@ -231,6 +231,38 @@ def test_expanded_destinations_are_refused(name, kind):
         OPERATORS[name](*operands)
 
 
+def as_complex(x):
+    return torch.view_as_complex(x.view(3, 2))
+
+
+EXPANDED_TO_THEMSELVES = {
+    "as complex": lambda x: (as_complex(x.view(3, 2).expand(3, 2)), 2j),
+    "real part": lambda x: (as_complex(x).expand(3).real, 2),
+    "imaginary part of the conjugate": lambda x: (as_complex(x).expand(3).conj().imag, 2),
+    "as integers": lambda x: (x.expand(6).view(torch.int32), 2),
+    "as reals": lambda x: (torch.view_as_real(as_complex(x).unfold(0, 3, 3)), 2),
+}
+
+
+@passes_on_stock
+@pytest.mark.parametrize("view", EXPANDED_TO_THEMSELVES.values(), ids=EXPANDED_TO_THEMSELVES)
+def test_views_that_are_expanded_to_themselves_are_written(view):
+    found = {}
+    for device in ("cpu", DEVICE):
+        x = torch.arange(1.0, 7.0).to(device)
+        written, number = view(x)
+        written.add_(number)
+        found[torch.device(device).type] = x.tolist()
+    assert found["xla"] == found["cpu"]
+
+
+@fails_on_stock
+def test_complex_views_that_are_expanded_are_refused():
+    x = torch.arange(6.0).to(DEVICE)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        torch.view_as_complex(x.view(3, 1, 2).expand(3, 2, 2)).mul_(2)
+
+
 @fails_on_stock
 @pytest.mark.parametrize("shape", ((3,), (2, 3)), ids=str)
 def test_a_gradient_that_is_expanded_is_written_to(shape):

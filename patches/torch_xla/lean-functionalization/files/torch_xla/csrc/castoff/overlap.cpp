@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_unique2_ops.h>
 #include <ATen/ops/arange_ops.h>
+#include <ATen/ops/view_as_complex_ops.h>
+#include <ATen/ops/view_as_real_ops.h>
 #include <ATen/ops/view_ops.h>
 
 #include <torch/csrc/castoff/view_metas.h>
@@ -15,16 +17,31 @@ namespace castoff {
 namespace {
 
 bool may_overlap(const at::FunctionalTensorWrapper& view) {
+  bool may = false;
   for (const auto& meta : torch::castoff::views_of(view)) {
     const std::string_view name = torch::castoff::operator_of(meta);
-    if (name == "expand" || name == "unfold" || name == "as_strided" || name == "as_strided_") {
-      return true;
-    }
+    if (name == "view_dtype") return false;  // of parts of elements, which have no numbers here
+    may |= name == "expand" || name == "unfold" || name == "as_strided" || name == "as_strided_";
   }
-  return false;
+  return may;
 }
 
-// The view of a base whose elements are their own numbers.
+// As many different numbers, of a dtype that all views take: complex ones have two each.
+at::Tensor numbered(const at::Tensor& base) {
+  const bool is_complex = base.is_complex();
+  const auto count = static_cast<double>(base.numel());
+  const at::Tensor numbers = at::_ops::arange_start_step::call(
+      0, count, is_complex ? 0.5 : 1, at::ScalarType::Double, {}, c10::Device(c10::kCPU), {});
+  if (!is_complex) return at::_ops::view::call(numbers, c10::fromIntArrayRefSlow(base.sizes()));
+  const at::Tensor pairs =
+      at::_ops::view_as_complex::call(at::_ops::view::call(numbers, {base.numel(), 2}));
+  return at::_ops::view::call(pairs, c10::fromIntArrayRefSlow(base.sizes()));
+}
+
+at::Tensor reals(const at::Tensor& t) {
+  return t.is_complex() ? at::_ops::view_as_real::call(t.resolve_conj()) : t;
+}
+
 bool overlaps(const at::FunctionalTensorWrapper& view) {
   const at::AutoDispatchSkipFunctionalize no_wrappers;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
@@ -32,10 +49,7 @@ bool overlaps(const at::FunctionalTensorWrapper& view) {
       view.unsafe_storage().unsafeGetStorageImpl());
   const at::Tensor& base = storage->base();
   if (view.numel() > base.numel()) return true;
-  const at::Tensor numbers =
-      at::_ops::arange::call(base.numel(), at::ScalarType::Long, {}, c10::Device(c10::kCPU), {});
-  const at::Tensor seen = torch::castoff::replayed_views(
-      view, at::_ops::view::call(numbers, c10::fromIntArrayRefSlow(base.sizes())));
+  const at::Tensor seen = reals(torch::castoff::replayed_views(view, numbered(base)));
   return std::get<0>(at::_ops::_unique2::call(seen, false, false, false)).numel() < seen.numel();
 }
 
