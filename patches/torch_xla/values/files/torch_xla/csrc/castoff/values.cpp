@@ -22,6 +22,7 @@ void install() {
   mend_normalization(xla, autograd);
   mend_reductions(xla);
   mend_resampling(xla);
+  mend_second_gradients(autograd);
   mend_shapes(xla);
   mend_unfolding();
   mend_views(xla, autograd);

@@ -15,6 +15,7 @@ void mend_matrices(torch::Library& xla, torch::Library& autograd);
 void mend_normalization(torch::Library& xla, torch::Library& autograd);
 void mend_reductions(torch::Library& xla);
 void mend_resampling(torch::Library& xla);
+void mend_second_gradients(torch::Library& autograd);
 void mend_shapes(torch::Library& xla);
 void mend_unfolding();
 void mend_views(torch::Library& xla, torch::Library& autograd);

@@ -1,0 +1,120 @@
+"""Gradients of gradients through torch_xla's own functions of autograd: patches/torch_xla/values."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_xla
+from marks import fails_on_stock, passes_on_stock
+from tensors import DEVICE
+from torch.utils.checkpoint import checkpoint
+from torch_xla.debug import metrics
+
+DRAWN = torch.Generator().manual_seed(0)
+SQUARE = torch.randn(4, 4, generator=DRAWN)
+IMAGES = torch.randn(2, 3, 6, 6, generator=DRAWN)
+
+FUNCTIONS = {
+    "einsum of one": (lambda x: torch.einsum("ii->i", x), SQUARE),
+    "einsum of itself": (lambda x: torch.einsum("ij,kj->ik", x, x), SQUARE),
+    "einsum with a constant": (lambda x: torch.einsum("ij,jk->ik", x.exp(), x.detach()), SQUARE),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 2), IMAGES),
+    "max_pool2d with padding": (lambda x: F.max_pool2d(x, 3, 2, 1, 1, True), IMAGES),
+    "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 2), (1, 2, 2)), IMAGES),
+}
+every = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def of_both_devices(compute, *cpu):
+    found, expected = (compute(*(t.to(device) for t in cpu)) for device in (DEVICE, "cpu"))
+    torch.testing.assert_close([t.detach().cpu() for t in found], [t.detach() for t in expected], rtol=1e-4, atol=1e-4)
+
+
+def first_and_second(function, x):
+    x = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad(function(x).pow(2).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.pow(3).sum(), x)
+    return first, second
+
+
+@fails_on_stock
+@every
+def test_second_gradients(name):
+    function, x = FUNCTIONS[name]
+    of_both_devices(lambda x: first_and_second(function, x), x)
+
+
+@fails_on_stock
+@every
+def test_after_a_backward_that_keeps_the_graph(name):
+    function, x = FUNCTIONS[name]
+
+    def compute(x):
+        x = x.clone().requires_grad_()
+        loss = function(x).pow(2).sum()
+        loss.backward(retain_graph=True)
+        torch_xla.sync()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        first.sum().backward()
+        return first, x.grad
+
+    of_both_devices(compute, x)
+
+
+@fails_on_stock
+def test_a_gradient_penalty():
+    """A critic with max pooling learns from the gradient of its input."""
+
+    def compute(images, weight):
+        images, weight = images.clone().requires_grad_(), weight.clone().requires_grad_()
+        scores = F.max_pool2d(F.conv2d(images, weight), 2).tanh().sum((1, 2, 3))
+        (slope,) = torch.autograd.grad(scores.sum(), images, create_graph=True)
+        (scores.mean() + (slope.flatten(1).norm(dim=1) - 1).square().mean()).backward()
+        return weight.grad, images.grad
+
+    of_both_devices(compute, IMAGES, torch.randn(2, 3, 3, 3, generator=torch.Generator().manual_seed(1)))
+
+
+def first(function, x):
+    x = x.clone().requires_grad_()
+    function(x).pow(2).sum().backward()
+    return (x.grad,)
+
+
+@passes_on_stock
+@every
+def test_first_gradients(name):
+    function, x = FUNCTIONS[name]
+    of_both_devices(lambda x: first(function, x), x)
+
+
+@fails_on_stock
+@every
+def test_first_gradients_of_a_checkpoint(name):
+    function, x = FUNCTIONS[name]
+    of_both_devices(lambda x: first(lambda x: checkpoint(function, x * 1, use_reentrant=False), x), x)
+
+
+@passes_on_stock
+def test_a_first_gradient_is_computed_by_torch_xla():
+    x = torch.ones(2, 2).to(DEVICE).requires_grad_()
+    torch.einsum("ij->ji", x).sum().backward()
+    assert torch_xla._XLAC._get_xla_tensors_text([x.grad]).count("xla::einsum_backward") == 1
+
+
+def live():
+    return metrics.counter_value("CreateXlaTensor") - metrics.counter_value("DestroyXlaTensor")
+
+
+@passes_on_stock
+@every
+def test_a_backward_frees_what_was_saved(name):
+    """Though the loss is still there, whose graph has the hooks."""
+    function, x = FUNCTIONS[name]
+    x = x.to(DEVICE).requires_grad_()
+    loss = function(x * 2).sum()
+    before = live()
+    loss.backward()
+    after = live()
+    assert after <= before
+    del loss
+    assert live() >= after - 1
