@@ -16,6 +16,8 @@ VIEWS = {
     "narrow": lambda t: t[..., :1],
     "detach": torch.Tensor.detach,
     "data": lambda t: t.data,
+    "unbind": lambda t: t.unbind(-1)[-1].unsqueeze(-1),
+    "expand": lambda t: t.expand(t.shape),
 }
 WRITES = {
     "add_": lambda t: t.add_(1),
@@ -25,6 +27,9 @@ WRITES = {
     "fill_": lambda t: t.fill_(3),
     "lerp_": lambda t: t.lerp_(torch.ones_like(t), 0.5),
     "index": lambda t: t.__setitem__(0, 7),
+    "masked_fill_": lambda t: t.masked_fill_(t > 4, 9.0),
+    "scatter_": lambda t: t.scatter_(0, torch.zeros_like(t, dtype=torch.long), 5.0),
+    "out=": lambda t: torch.mul(t, 0.5, out=t),
 }
 OF_TWO = {
     "copy_": lambda t, other: t.copy_(other),
@@ -39,6 +44,9 @@ NEW = {
     "add": lambda t: t + 1,
     "cast": lambda t: t.double().float(),
     "zeros": torch.zeros_like,
+    "read clone": lambda t: (clone := t.clone(), clone.tolist())[0],
+    "select_scatter": lambda t: torch.select_scatter(t, torch.full_like(t[0], 5.0), 0, 0),
+    "alias_copy": torch.alias_copy,
 }
 KINDS = {"view": VIEWS, "write": WRITES, "of two": OF_TWO, "new": NEW, "forget": {"": None}, "sync": {"": None}}
 WEIGHTS = (5, 6, 4, 3, 2, 4)
