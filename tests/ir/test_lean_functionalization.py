@@ -201,7 +201,8 @@ ON_EARLIER_PINS = re.compile(
 
 def named(name, *marks):
     """The name of an operator as a parameter, for the pins that it is tried on."""
-    return pytest.param(name, marks=marks if ON_EARLIER_PINS.match(name) else (*marks, pytest.mark.default_pin))
+    later = pytest.mark.since("2.9", "bools, which this operator is given, that do not end the process")
+    return pytest.param(name, marks=marks if ON_EARLIER_PINS.match(name) else (*marks, later))
 
 
 @pytest.mark.parametrize("name", [named(n) if n in REFUSED else named(n, fails_on_stock) for n in OPERATORS])
@@ -229,6 +230,105 @@ def test_expanded_destinations_are_refused(name, kind):
     ]
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         OPERATORS[name](*operands)
+
+
+def index(*shape):
+    """As operand: an index [shape] of int64 whose numbers are below 2."""
+    return torch.arange(torch.Size(shape).numel()).reshape(shape) % 2
+
+
+def of(*shape, dtype=f32):
+    return numbers(shape, dtype, 1)
+
+
+#: Calls of operators that write by an index or a mask, or add a product: self is [2, 3], if no shape is given.
+BY_INDEX = {
+    **{
+        f"{name} {case}": (name, operands[:3], *operands[3:])
+        for name in ("index_copy_", "index_add_")
+        for case, operands in {
+            "rows": (0, index(2), of(2, 3)),
+            "last dimension": (-1, index(2), of(2, 2)),
+            "no row": (0, index(0), of(0, 3)),
+            "a number": (0, index(), of(3)),
+            "integers": (0, index(2), of(2, 3, dtype=i32), i32),
+            "int32": (0, index(2).int(), of(2, 3)),
+            "dimension 2": (2, index(2), of(2, 3)),
+            "too few rows": (0, index(2), of(1, 3)),
+            "wide rows": (0, index(2), of(2, 4)),
+            "fewer dimensions": (0, index(3), of(3)),
+            "matrix of indices": (0, index(2, 1), of(2, 3)),
+        }.items()
+    },
+    "index_add_ alpha": ("index_add_", (0, index(2), of(2, 3)), {"alpha": 2}),
+    **{
+        f"{name} {case}": (name, operands[:3], *operands[3:])
+        for name in ("scatter_", "scatter_add_")
+        for case, operands in {
+            "rows": (0, index(2, 3), of(2, 3)),
+            "fewer": (-1, index(1, 2), of(2, 3)),
+            "longer": (0, index(4, 3), of(4, 3)),
+            "no index": (0, index(0, 3), of(2, 3)),
+            "integers": (0, index(2, 3), of(2, 3, dtype=i32), i32),
+            "integers into floats": (0, index(2, 3), of(2, 3, dtype=i32)),
+            "too wide": (0, index(2, 4), of(2, 4)),
+            "beyond the source": (0, index(2, 3), of(1, 3)),
+            "fewer dimensions": (0, index(3), of(3)),
+            "dimension -3": (-3, index(2, 3), of(2, 3)),
+        }.items()
+    },
+    "scatter_ a number": ("scatter_", (1, index(2, 1), 1)),
+    "scatter_ a fraction into integers": ("scatter_", (1, index(2, 1), 1.5), i32),
+    "scatter_ a number, too long": ("scatter_", (1, index(3, 1), 1)),
+    "masked_fill_": ("masked_fill_", (index(2, 3).bool(), of())),
+    "masked_fill_ by a row": ("masked_fill_", (index(3).bool(), of())),
+    "masked_fill_ of a vector": ("masked_fill_", (index(2, 3).bool(), of(1))),
+    "masked_fill_ of integers": ("masked_fill_", (index(2, 3).bool(), of(dtype=i32))),
+    "masked_fill_ by more": ("masked_fill_", (index(2, 2, 3).bool(), of())),
+    "masked_fill_ by integers": ("masked_fill_", (index(2, 3), of())),
+    "addmm_": ("addmm_", (of(2, 4), of(4, 3)), {"beta": 0.5, "alpha": 2}),
+    "addmm_ that broadcasts": ("addmm_", (of(4, 4), of(4, 3))),
+    "addmm_ of other lengths": ("addmm_", (of(2, 4), of(5, 3))),
+    "addmm_ of bfloat16": ("addmm_", (of(2, 4, dtype=bf16), of(4, 3, dtype=bf16))),
+    "addmm_ of batches": ("addmm_", (of(2, 2, 4), of(2, 4, 3)), (2, 2, 3)),
+    "baddbmm_ of batches": ("baddbmm_", (of(2, 2, 4), of(2, 4, 3)), (2, 2, 3)),
+    "baddbmm_ of another batch": ("baddbmm_", (of(3, 2, 4), of(3, 4, 3)), (2, 2, 3)),
+    "baddbmm_ of matrices": ("baddbmm_", (of(2, 4), of(4, 3))),
+}
+
+
+def call_by_index(name, device, kind="plain"):
+    """Self, the operator, its other operands and its options."""
+    operator, operands, *more = BY_INDEX[name]
+    given = {type(each): each for each in more}
+    self = tensor(device, 0, given.get(tuple, (2, 3)), given.get(torch.dtype, f32), kind)
+    there = [each.to(device) if isinstance(each, torch.Tensor) else each for each in operands]
+    return self, operator, there, given.get(dict, {})
+
+
+def written_by_index(name, device, kind):
+    """Self after the call, or what raised."""
+    self, operator, operands, options = call_by_index(name, device, kind)
+    try:
+        assert getattr(self, operator)(*operands, **options) is self
+        return self.cpu()
+    except (RuntimeError, IndexError, AssertionError) as error:  # the last one of what is run on meta tensors
+        return str(error)
+
+
+@pytest.mark.since("2.9", "a refusal of each of these calls; some end the process")
+@passes_on_stock
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OVERLAPPING])
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_writes_by_an_index_are_those_of_the_cpu(name, kind):
+    if "batch" in name and kind == "transposed":
+        pytest.skip("of matrices alone")
+    found, expected = (written_by_index(name, device, kind) for device in (DEVICE, "cpu"))
+    if isinstance(expected, str):
+        assert isinstance(found, str)
+    else:
+        assert isinstance(found, torch.Tensor), found
+        torch.testing.assert_close(found, expected)
 
 
 def as_complex(x):
@@ -452,19 +552,40 @@ def test_replaced_buffers_are_donated():
     assert metrics.metric_data("InputOutputAliasCount")[1] == 1
 
 
-@fails_on_stock
-def test_nothing_is_run_in_python():
-    x, y = (numbers((2, 3), f32, at).to(DEVICE) for at in range(2))
-    adamw_step(*(numbers((2, 3), f32, at).to(DEVICE) for at in range(4)))
+def python_functions(call):
+    """The names of the functions in Python that a call calls."""
     called = []
     sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
     try:
-        x.lerp_(y, 0.5)
-        x.addcmul_(y, y, value=0.5)
-        x.addcdiv_(y, y, value=0.5)
+        call()
     finally:
         sys.setprofile(None)
-    assert called == []
+    return [name for name in called if name != "<lambda>"]
+
+
+IN_PYTHON_ON_STOCK = {
+    "lerp_": lambda x, y: x.lerp_(y, 0.5),
+    "addcmul_": lambda x, y: x.addcmul_(y, y, value=0.5),
+    "addcdiv_": lambda x, y: x.addcdiv_(y, y, value=0.5),
+    "addmm_": lambda x, y: x.addmm_(y, y),
+}
+BY_INDEX_IN_PYTHON_ON_STOCK = ("index_copy_ rows", "index_add_ rows", "scatter_ rows", "scatter_ a number")
+BY_INDEX_IN_PYTHON_ON_STOCK += ("scatter_add_ rows", "masked_fill_", "baddbmm_ of batches")
+
+
+@fails_on_stock
+@pytest.mark.parametrize("call", IN_PYTHON_ON_STOCK.values(), ids=IN_PYTHON_ON_STOCK)
+def test_nothing_is_run_in_python(call):
+    x, y = (numbers((3, 3), f32, at).to(DEVICE) for at in range(2))
+    assert python_functions(lambda: call(x, y)) == []
+
+
+@pytest.mark.default_pin
+@fails_on_stock
+@pytest.mark.parametrize("name", BY_INDEX_IN_PYTHON_ON_STOCK)
+def test_writes_by_an_index_run_nothing_in_python(name):
+    self, operator, operands, options = call_by_index(name, DEVICE)
+    assert python_functions(lambda: getattr(self, operator)(*operands, **options)) == []
 
 
 # ---- out=

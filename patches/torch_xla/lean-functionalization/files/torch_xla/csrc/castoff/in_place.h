@@ -1,5 +1,5 @@
-// Functionalization's kernels of elementwise in-place operators: `in_place<mul__Tensor,
-// mul_Tensor>` puts one in the place of torch's, which answers every call that this one does not.
+// Functionalization's kernels of in-place operators: `in_place<mul__Tensor, mul_Tensor>` puts one
+// in the place of torch's, which answers every call that this one does not.
 
 #pragma once
 
@@ -174,19 +174,35 @@ const Other& unwrapped(const Other& other) {
 
 // ---- the kernel
 
-template <class InPlace, class Functional, Kind kind, class Schema>
+// The calls of an elementwise operator whose result has self's shape and dtype.
+template <Kind kind>
+struct Elementwise {
+  static constexpr bool kRefusesOverlap = kind < Kind::kKeeping;
+
+  template <class... Arguments>
+  static bool fit(const at::Tensor& self, const Arguments&... arguments) {
+    return keeps_dtype(kind, self) && (fits(kind, self, arguments) && ...) &&
+           !are_none(arguments...);
+  }
+
+  template <class... Arguments>
+  static void refuse(const at::Tensor& self, const Arguments&... arguments) {
+    (refuse_result(kind, self, arguments), ...);
+  }
+};
+
+template <class InPlace, class Functional, class Calls, class Schema>
 class InPlaceKernel;
 
-template <class InPlace, class Functional, Kind kind, class... Arguments>
-class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Arguments...)> {
+template <class InPlace, class Functional, class Calls, class... Arguments>
+class InPlaceKernel<InPlace, Functional, Calls, at::Tensor&(at::Tensor&, Arguments...)> {
  public:
   static at::Tensor& call(c10::DispatchKeySet keys, at::Tensor& self, Arguments... arguments) {
     const auto* wrapper = xla_wrapper(self);
     if (wrapper == nullptr) return Stock::call(keys, self, arguments...);
-    if (kind < Kind::kKeeping) refuse_overlap(*wrapper);
-    if (!keeps_dtype(kind, self) || !(fits(kind, self, arguments) && ...) ||
-        are_none(arguments...)) {
-      (refuse_result(kind, self, arguments), ...);
+    if (Calls::kRefusesOverlap) refuse_overlap(*wrapper);
+    if (!Calls::fit(self, arguments...)) {
+      Calls::refuse(self, arguments...);
       return Stock::call(keys, self, arguments...);
     }
     const at::Tensor before = unwrapped(self);
@@ -211,9 +227,14 @@ class InPlaceKernel<InPlace, Functional, kind, at::Tensor&(at::Tensor&, Argument
   using Stock = Overridden<InPlaceKernel, InPlace, c10::DispatchKey::Functionalize>;
 };
 
+template <class InPlace, class Functional, class Calls>
+void in_place_for(torch::Library& lib) {
+  InPlaceKernel<InPlace, Functional, Calls, typename InPlace::schema>::put_in_place(lib);
+}
+
 template <class InPlace, class Functional, Kind kind = Kind::kOther>
 void in_place(torch::Library& lib) {
-  InPlaceKernel<InPlace, Functional, kind, typename InPlace::schema>::put_in_place(lib);
+  in_place_for<InPlace, Functional, Elementwise<kind>>(lib);
 }
 
 }  // namespace castoff

@@ -2,8 +2,9 @@
 //
 // Functionalization runs each in-place operator on meta tensors first, to find what its functional
 // form accepts and it does not: a result of another shape or dtype. Here a comparison of shapes and
-// dtypes answers that for elementwise operators. What it does not accept goes to torch's kernel,
-// which runs the operator on meta tensors, as ever, and refuses it or not.
+// dtypes answers that for elementwise operators, and those that write by an index. What it does not
+// accept goes to torch's kernel, which runs the operator on meta tensors, as ever, and refuses it
+// or not.
 //
 // And set_, after which torch's kernel lets nothing write to the memory that a tensor had.
 
@@ -13,9 +14,11 @@
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/addcmul_ops.h>
+#include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/asin_ops.h>
 #include <ATen/ops/atan2_ops.h>
 #include <ATen/ops/atan_ops.h>
+#include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bitwise_and_ops.h>
 #include <ATen/ops/bitwise_not_ops.h>
 #include <ATen/ops/bitwise_or_ops.h>
@@ -44,6 +47,8 @@
 #include <ATen/ops/hardsigmoid_ops.h>
 #include <ATen/ops/hardswish_ops.h>
 #include <ATen/ops/hardtanh_ops.h>
+#include <ATen/ops/index_add_ops.h>
+#include <ATen/ops/index_copy_ops.h>
 #include <ATen/ops/leaky_relu_ops.h>
 #include <ATen/ops/lerp_ops.h>
 #include <ATen/ops/log10_ops.h>
@@ -61,6 +66,8 @@
 #include <ATen/ops/remainder_ops.h>
 #include <ATen/ops/round_ops.h>
 #include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/scatter_add_ops.h>
+#include <ATen/ops/scatter_ops.h>
 #include <ATen/ops/sigmoid_ops.h>
 #include <ATen/ops/sign_ops.h>
 #include <ATen/ops/silu_ops.h>
@@ -76,6 +83,7 @@
 #include <ATen/ops/trunc_ops.h>
 
 #include "torch_xla/csrc/castoff/in_place.h"
+#include "torch_xla/csrc/castoff/in_place_by_index.h"
 #include "torch_xla/csrc/castoff/out_dtype.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/without_gradients.h"
@@ -180,6 +188,14 @@ void install() {
   in_place<ops::tan_, ops::tan>(lib);
   in_place<ops::tanh_, ops::tanh>(lib);
   in_place<ops::trunc_, ops::trunc>(lib);
+  in_place_for<ops::index_copy_, ops::index_copy, OfSlices>(lib);
+  in_place_for<ops::index_add_, ops::index_add, OfSlices>(lib);
+  in_place_for<ops::scatter__src, ops::scatter_src, OfElements>(lib);
+  in_place_for<ops::scatter__value, ops::scatter_value, OfElements>(lib);
+  in_place_for<ops::scatter_add_, ops::scatter_add, OfElements>(lib);
+  in_place_for<ops::masked_fill__Tensor, ops::masked_fill_Tensor, OfMask>(lib);
+  in_place_for<ops::addmm_, ops::addmm, OfProduct<2>>(lib);
+  in_place_for<ops::baddbmm_, ops::baddbmm, OfProduct<3>>(lib);
   remedy(lib, set, "set_.source_Tensor", c10::DispatchKey::Functionalize);
   refuse_results_for_out(lib);
   install_kernels_without_gradients();
