@@ -144,14 +144,7 @@ on_tpu_compiler_of() ( # pin; in a subshell, which keeps its compiler to itself
   section "pin $1: TPU HLO on v5e, v5p and v6e, patched wheels" on_tpu_compiler "patched-$1" --whole
 )
 
-on_both_wheels() { # 'slow' or 'not slow'
-  if [[ $1 == slow ]]; then
-    section "$1: patched wheels" unoptimized in_environment patched "${of_the_day[@]}" -m "$1" tests/torch tests/ir
-  else
-    section "$1: patched wheels, a seventh" in_environment patched "${seventh[@]}" -m "$1" tests/torch tests/ir
-    [[ $CASTOFF_DAY == all ]] || section "$1: patched wheels, the rest without XLA's optimizations" \
-      without_emitters unoptimized in_environment patched "${others[@]}" -m "$1" tests/torch tests/ir
-  fi
+must_fail_on_stock() { # 'slow' or 'not slow'
   section "$1: stock wheels, what proves a difference must fail" \
     unoptimized in_environment stock -m "$1" --stock "${known[@]}" --tb=native tests/ir tests/torch
 }
@@ -212,15 +205,25 @@ all_went_well() { # with --keep-going: whether each section did
 
 # ---- the default pin
 
+units() {
+  section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
+}
+
 house() {
   section 'lint' ci/lint.sh
-  section 'unit tests of every stage' .venv/bin/python -m pytest -q -n 2 tests/unit
   section 'the wheels' .venv/bin/python -m pytest -q -n 2 -m 'not slow' tests/wheels
   section 'castoff doctor' .venv/bin/castoff doctor --python "$work/patched/bin/python"
 }
 
 topics() {
-  on_both_wheels 'not slow'
+  section 'not slow: patched wheels, a seventh' \
+    in_environment patched "${seventh[@]}" -m 'not slow' tests/torch tests/ir
+  must_fail_on_stock 'not slow'
+}
+
+other_topics() {
+  [[ $CASTOFF_DAY == all ]] || section "not slow: patched wheels, the rest without XLA's optimizations" \
+    without_emitters unoptimized in_environment patched "${others[@]}" -m 'not slow' tests/torch tests/ir
 }
 
 tpu_hlo() {
@@ -230,7 +233,8 @@ tpu_hlo() {
 # ---- the rest of the default pin, for --all: functions that share nothing
 
 slow_tests() {
-  on_both_wheels slow
+  section 'slow: patched wheels' unoptimized in_environment patched "${of_the_day[@]}" -m slow tests/torch tests/ir
+  must_fail_on_stock slow
   tpu_hlo_on_both_wheels slow
   section 'patched wheels, switched off: as stock' env CASTOFF_DISABLE=all PJRT_DEVICE=CPU "$work/patched/bin/python" \
     -m pytest -q -n 2 -p no:cacheprovider --stock tests/torch/test_grad_dtype_conformance.py \
@@ -363,8 +367,8 @@ for kind in patched stock; do
 done
 section 'the TPU compiler: environment' make_compiler 2.9
 [[ -z $keep_going ]] || failed_sections=$work/failed
-# Some of it takes one core.
-lanes 2 topics tpu_hlo house
+# Some of it takes one core; what takes longest goes first.
+lanes 2 other_topics topics units house tpu_hlo
 if [[ -n $all ]]; then
   # Much of it takes one core; what takes longest goes first, so that both lanes end at about the same time.
   lanes 2 other_pins slow_tests docs audits wheels costs tpus operators programs trainings upstream
