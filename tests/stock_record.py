@@ -64,7 +64,7 @@ def used_by(path):
 
 def of_castoff(names):
     """The files of a module of castoff's: of a package all, as any of them may be what is imported from it."""
-    if names[:1] == ["builder"]:
+    if names[:1] == ["builder"]:  # which makes no stock wheel
         return []
     path = ROOT.joinpath("castoff", *names)
     return [*path.glob("*.py")] if path.is_dir() else [path.with_suffix(".py"), path.parent / "__init__.py"]

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch_xla
 from ir_text import ir
+from live_tensors import live_tensors
 from lowered import on_the_cpu
 from marks import fails_on_stock, passes_on_stock
 from tensors import DEVICE
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch_xla.debug import metrics
 
 LENGTHS = torch.tensor([2, 1])
 
@@ -299,7 +299,7 @@ def test_a_pack_hook_that_raises_leaves_no_tensors(make):
 
     def live():
         gc.collect()  # of frames that the exception went through
-        return metrics.counter_value("CreateXlaTensor") - metrics.counter_value("DestroyXlaTensor")
+        return live_tensors()
 
     forward(most=None)
     most, before = len(packed), live()

@@ -4,14 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
+from live_tensors import live_tensors
 from marks import fails_on_stock, passes_on_stock
-from tensors import DEVICE
+from tensors import DEVICE, f32, random
 from torch.utils.checkpoint import checkpoint
-from torch_xla.debug import metrics
 
-DRAWN = torch.Generator().manual_seed(0)
-SQUARE = torch.randn(4, 4, generator=DRAWN)
-IMAGES = torch.randn(2, 3, 6, 6, generator=DRAWN)
+SQUARE = random(4, 4, dtype=f32)
+IMAGES = random(2, 3, 6, 6, dtype=f32)
 
 FUNCTIONS = {
     "einsum of one": (lambda x: torch.einsum("ii->i", x), SQUARE),
@@ -21,7 +20,7 @@ FUNCTIONS = {
     "max_pool2d with padding": (lambda x: F.max_pool2d(x, 3, 2, 1, 1, True), IMAGES),
     "max_pool3d": (lambda x: F.max_pool3d(x, (1, 2, 2), (1, 2, 2)), IMAGES),
 }
-every = pytest.mark.parametrize("name", FUNCTIONS)
+every = pytest.mark.parametrize(("function", "x"), FUNCTIONS.values(), ids=FUNCTIONS)
 
 
 def of_both_devices(compute, *cpu):
@@ -38,15 +37,13 @@ def first_and_second(function, x):
 
 @fails_on_stock
 @every
-def test_second_gradients(name):
-    function, x = FUNCTIONS[name]
+def test_second_gradients(function, x):
     of_both_devices(lambda x: first_and_second(function, x), x)
 
 
 @fails_on_stock
 @every
-def test_after_a_backward_that_keeps_the_graph(name):
-    function, x = FUNCTIONS[name]
+def test_after_a_backward_that_keeps_the_graph(function, x):
 
     def compute(x):
         x = x.clone().requires_grad_()
@@ -71,7 +68,7 @@ def test_a_gradient_penalty():
         (scores.mean() + (slope.flatten(1).norm(dim=1) - 1).square().mean()).backward()
         return weight.grad, images.grad
 
-    of_both_devices(compute, IMAGES, torch.randn(2, 3, 3, 3, generator=torch.Generator().manual_seed(1)))
+    of_both_devices(compute, IMAGES, random(2, 3, 3, 3, dtype=f32, seed=1))
 
 
 def first(function, x):
@@ -82,15 +79,13 @@ def first(function, x):
 
 @passes_on_stock
 @every
-def test_first_gradients(name):
-    function, x = FUNCTIONS[name]
+def test_first_gradients(function, x):
     of_both_devices(lambda x: first(function, x), x)
 
 
 @fails_on_stock
 @every
-def test_first_gradients_of_a_checkpoint(name):
-    function, x = FUNCTIONS[name]
+def test_first_gradients_of_a_checkpoint(function, x):
     of_both_devices(lambda x: first(lambda x: checkpoint(function, x * 1, use_reentrant=False), x), x)
 
 
@@ -101,20 +96,15 @@ def test_a_first_gradient_is_computed_by_torch_xla():
     assert torch_xla._XLAC._get_xla_tensors_text([x.grad]).count("xla::einsum_backward") == 1
 
 
-def live():
-    return metrics.counter_value("CreateXlaTensor") - metrics.counter_value("DestroyXlaTensor")
-
-
 @passes_on_stock
 @every
-def test_a_backward_frees_what_was_saved(name):
+def test_a_backward_frees_what_was_saved(function, x):
     """Though the loss is still there, whose graph has the hooks."""
-    function, x = FUNCTIONS[name]
     x = x.to(DEVICE).requires_grad_()
     loss = function(x * 2).sum()
-    before = live()
+    before = live_tensors()
     loss.backward()
-    after = live()
+    after = live_tensors()
     assert after <= before
     del loss
-    assert live() >= after - 1
+    assert live_tensors() >= after - 1

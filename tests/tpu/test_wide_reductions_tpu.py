@@ -104,7 +104,6 @@ def attention_of_77_tokens():
 
 
 @pytest.mark.fails_on_stock
-@pytest.mark.fails_on_stock
 def test_the_biases_of_attention_take_no_pass_of_their_own(tpu_hlo, topology):
     cycles = tpu_hlo(attention_of_77_tokens, topology).estimated_cycles
     assert cycles < 0.96 * STOCK_ATTENTION[topology.split(":")[0]]

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 
 #include "torch_xla/csrc/castoff/in_place.h"
@@ -17,10 +18,6 @@ inline bool is_of_dtype(const at::Tensor& t, at::ScalarType dtype) {
 inline bool has_index(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   return is_number(self.scalar_type()) && is_of_dtype(index, at::ScalarType::Long) &&
          -self.dim() <= dim && dim < self.dim();
-}
-
-inline int64_t wrapped(const at::Tensor& self, int64_t dim) {
-  return dim < 0 ? dim + self.dim() : dim;
 }
 
 struct OfAnyCall {
@@ -38,7 +35,7 @@ struct OfSlices : OfAnyCall {
         index.dim() != 1 || source.dim() != self.dim()) {
       return false;
     }
-    dim = wrapped(self, dim);
+    dim = at::maybe_wrap_dim(dim, self.dim());
     for (int64_t i = 0; i < self.dim(); ++i) {
       if (source.size(i) != (i == dim ? index.numel() : self.size(i))) return false;
     }
@@ -75,7 +72,7 @@ struct OfElements : OfAnyCall {
     if (!has_index(self, dim, index) || index.dim() != self.dim() || index.numel() == 0) {
       return false;
     }
-    dim = wrapped(self, dim);
+    dim = at::maybe_wrap_dim(dim, self.dim());
     for (int64_t i = 0; i < index.dim(); ++i) {
       if (i != dim && index.size(i) > self.size(i)) return false;
     }

@@ -45,9 +45,7 @@ at::Tensor reals(const at::Tensor& t) {
 bool overlaps(const at::FunctionalTensorWrapper& view) {
   const at::AutoDispatchSkipFunctionalize no_wrappers;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  auto* storage = static_cast<at::functionalization::FunctionalStorageImpl*>(
-      view.unsafe_storage().unsafeGetStorageImpl());
-  const at::Tensor& base = storage->base();
+  const at::Tensor& base = torch::castoff::memory_of(view).base();
   if (view.numel() > base.numel()) return true;
   const at::Tensor seen = reals(torch::castoff::replayed_views(view, numbered(base)));
   return std::get<0>(at::_ops::_unique2::call(seen, false, false, false)).numel() < seen.numel();

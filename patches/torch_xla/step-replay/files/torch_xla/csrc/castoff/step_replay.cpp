@@ -12,6 +12,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <torch/csrc/castoff/view_metas.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
 #include <torch/csrc/lazy/backend/backend_device.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
@@ -106,11 +107,6 @@ at::Tensor tensor_of(at::FunctionalTensorWrapper& wrapper) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(&wrapper));
 }
 
-at::functionalization::FunctionalStorageImpl& storage_of(const at::FunctionalTensorWrapper& impl) {
-  return *static_cast<at::functionalization::FunctionalStorageImpl*>(
-      impl.storage().unsafeGetStorageImpl());
-}
-
 // What tensors had before a call. Of those that the graph took as donations the buffers hold no
 // memory, and to release one waits for that graph: the host goes on, and releases them when the
 // next graph was started.
@@ -137,7 +133,7 @@ struct Result {
 // and what it has as its value is what its storage has. The buffer that it had, or nullptr.
 BackendDataPtr give_in_place(const at::FunctionalTensorWrapper& wrapper, const Result& result) {
   const at::Tensor& own = wrapper.value();
-  const at::Tensor& base = storage_of(wrapper).base();
+  const at::Tensor& base = torch::castoff::memory_of(wrapper).base();
   const bool same = own.is_same(base);
   if (wrapper.storage().use_count() != 1 || !wrapper.is_up_to_date() ||
       own.use_count() != (same ? 2 : 1) || base.use_count() != (same ? 2 : 1) ||
@@ -156,7 +152,7 @@ void give_in_general(const at::Tensor& tensor, const at::Tensor& value, Replaced
   functionalization::commit_update(tensor);
   functionalization::sync(tensor);
   // So that the next call finds one value.
-  storage_of(*functionalization::unsafeGetFunctionalWrapper(tensor)).apply_updates();
+  torch::castoff::memory_of(*functionalization::unsafeGetFunctionalWrapper(tensor)).apply_updates();
 }
 
 // The tensor that _run_cached_graph would have made of a result.

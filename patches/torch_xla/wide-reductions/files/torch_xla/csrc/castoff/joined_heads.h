@@ -13,7 +13,8 @@
 
 namespace castoff {
 
-// The tensor with heads that pending IR joins; undefined if there is none.
+// The tensor with heads of which pending IR makes one of three dimensions; undefined if there is
+// none.
 inline at::Tensor before_heads_were_joined(const at::Tensor& joined) {
   static const auto view = lazy_ir::OpKind::Get("aten::view");
   static const auto permute = lazy_ir::OpKind::Get("aten::permute");
@@ -23,8 +24,8 @@ inline at::Tensor before_heads_were_joined(const at::Tensor& joined) {
   const lazy_ir::Value permuted = lazy_ir::operand(*value.node, 0);
   if (permuted.node->op() != permute) return {};
   const at::Tensor found = lazy_ir::tensor_of(lazy_ir::operand(*permuted.node, 0), joined);
-  const bool has_sizes = found.dim() == 4 && joined.dim() == 3 && found.size(0) == joined.size(0) &&
-                         found.size(2) == joined.size(1);
+  const bool has_sizes =
+      found.dim() == 4 && found.size(0) == joined.size(0) && found.size(2) == joined.size(1);
   return has_sizes && is_permuted(*permuted.node, found, {0, 2, 1, 3}) ? found : at::Tensor();
 }
 

@@ -84,6 +84,10 @@ at::Tensor kept_wide(const at::Tensor& t) {
   return at::_ops::add_Scalar::redispatch(kXla, t, std::numeric_limits<float>::denorm_min(), 1);
 }
 
+at::Tensor sum_over(const at::Tensor& t, at::IntArrayRef dims) {
+  return at::_ops::sum_dim_IntList::redispatch(kXla, t, dims, /*keepdim=*/false, /*dtype=*/{});
+}
+
 // Sums over the last dimension, as those of a channel, or over tokens: those that were measured to
 // gain.
 bool gains_by_one_dtype(Call& call) {
@@ -99,11 +103,6 @@ bool gains_by_one_dtype(Call& call) {
 bool is_of_a_norms_bias(Call& call, bool has_dims) {
   return has_dims && is_for_tpu() && call.tensor(0).scalar_type() == ScalarType::Float &&
          gains_by_one_dtype(call) && is_widened(call.tensor(0));
-}
-
-at::Tensor sum_over(const at::Tensor& t, int64_t dim) {
-  return at::_ops::sum_dim_IntList::redispatch(kXla, t, at::OptionalIntArrayRef(dim),
-                                               /*keepdim=*/false, /*dtype=*/{});
 }
 
 // The gradient of the bias of attention's query, key or value, whose heads were joined. Where the
@@ -163,9 +162,7 @@ void convolution_backward(Call& call) {
   mask[2] = false;
   call[9] = mask;
   call.proceed();
-  call.result(2) = cast(at::_ops::sum_dim_IntList::redispatch(kXla, widened(grad), dims,
-                                                              /*keepdim=*/false, /*dtype=*/{}),
-                        grad.scalar_type());
+  call.result(2) = cast(sum_over(widened(grad), dims), grad.scalar_type());
 }
 
 // ---- losses
