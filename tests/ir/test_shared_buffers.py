@@ -265,7 +265,9 @@ def test_sharded_tensors():
 
 # ---- a copy that has the node of the source's buffer, and takes the buffer when it is read
 
+doubled = torch.compile(lambda x: x * 2, backend="openxla")
 READS = {
+    "a compiled function": doubled,
     "tolist": torch.Tensor.tolist,
     "str": str,
     "copy_": lambda x: torch.empty(x.shape).copy_(x),
@@ -293,6 +295,7 @@ of_either = pytest.mark.parametrize("of_source", [False, True], ids=["copy", "so
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_clone_that_was_read_is_written(read, of_source):
     source = computed()
+    read(source)  # a function is compiled
     copy = source.clone()
     read(copy)
     torch_xla.sync()

@@ -2,6 +2,7 @@
 // copy shares with its source: torch_xla gives a copy of a computed tensor the node of its buffer,
 // and a tensor that is read the buffer of its node.
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
@@ -58,8 +59,21 @@ void transposed_copy(Call& call) {
   call.proceed();
 }
 
+void share_if_taken(c10::TensorImpl* read) {
+  const auto tensor = at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(read));
+  namespace functionalization = at::functionalization::impl;
+  const bool is_wrapped = functionalization::isFunctionalTensor(tensor);
+  share_if_taken(is_wrapped ? functionalization::from_functional_tensor(tensor, false) : tensor);
+}
+
 }  // namespace
 }  // namespace castoff
+
+// Of the tensors that a compiled graph is about to take.
+extern "C" __attribute__((visibility("default"))) void castoff_shared_buffers_taken(
+    c10::TensorImpl* const* tensors, size_t count) {
+  for (size_t i = 0; i < count; ++i) castoff::share_if_taken(tensors[i]);
+}
 
 // The address of torch's castoff_graph_identity_add_shared_buffer.
 extern "C" __attribute__((visibility("default"))) const char* castoff_shared_buffers_install(
