@@ -94,7 +94,7 @@ void identify(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
     return;
   }
   expect_one_device(data, device);
-  shared_buffers::keep(post_order, data);
+  shared_buffers::keep(roots, post_order, data);
   const Identities identities(post_order, parameters);
   Identity identity{unhashed::settings(), 0};
   for (const Value& root : roots) {

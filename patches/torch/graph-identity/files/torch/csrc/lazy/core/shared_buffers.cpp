@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace torch::lazy::shared_buffers {
 namespace {
@@ -56,6 +57,43 @@ ska::flat_hash_map<const BackendData*, long> nodes_of_buffers(
   return nodes;
 }
 
+// While this thread computes a part of what is pending.
+struct Part {
+  bool is_open = false;
+  std::vector<LazyGraphExecutor::DeviceDataInfo*> read_only;
+  std::vector<BackendDataPtr> owners;
+};
+thread_local Part part;
+
+struct Operands : Node {
+  static const std::vector<NodePtr>& of(const Node& node) { return node.*(&Operands::operands_); }
+};
+
+void keep_what_others_read(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order) {
+  std::vector<const NodePtr*> uses;  // within the graph
+  for (const Value& root : roots) uses.push_back(&root.node);
+  for (const Node* node : post_order) {
+    for (const NodePtr& operand : Operands::of(*node)) uses.push_back(&operand);
+  }
+  ska::flat_hash_map<const Node*, long> counts;
+  for (const NodePtr* use : uses) ++counts[use->get()];
+  ska::flat_hash_set<const Node*> read;
+  for (const NodePtr* use : uses) {
+    if (use->use_count() > counts[use->get()]) read.insert(use->get());
+  }
+  for (auto node = post_order.rbegin(); node != post_order.rend(); ++node) {
+    if (read.find(*node) == read.end()) continue;
+    for (const NodePtr& operand : Operands::of(**node)) read.insert(operand.get());
+    const BackendDataPtr data = getBackend()->GetComputationDataFromNode(*node);
+    if (data == nullptr) continue;
+    auto* const info = static_cast<LazyGraphExecutor::DeviceDataInfo*>(data->info());
+    if (info == nullptr || info->read_only) continue;
+    info->read_only = true;
+    part.read_only.push_back(info);
+    part.owners.push_back(data);
+  }
+}
+
 }  // namespace
 
 void add(const BackendDataPtr& buffer) {
@@ -77,7 +115,9 @@ bool any() {
   return buffers().any.load(std::memory_order_acquire);
 }
 
-void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> parameters) {
+void keep(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
+          c10::ArrayRef<BackendDataPtr> parameters) {
+  if (part.is_open) keep_what_others_read(roots, post_order);
   if (!any()) return;
   Buffers& all = buffers();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -101,6 +141,8 @@ extern "C" {
 [[gnu::visibility("default")]] void castoff_graph_identity_add_shared_buffer(
     const torch::lazy::BackendDataPtr& buffer);
 [[gnu::visibility("default")]] bool castoff_graph_identity_any_shared_buffer();
+[[gnu::visibility("default")]] void castoff_graph_identity_begin_part();
+[[gnu::visibility("default")]] void castoff_graph_identity_end_part();
 [[gnu::visibility("default")]] bool castoff_graph_identity_is_shared_buffer(
     const torch::lazy::BackendDataPtr& buffer);
 
@@ -110,6 +152,15 @@ void castoff_graph_identity_add_shared_buffer(const torch::lazy::BackendDataPtr&
 
 bool castoff_graph_identity_any_shared_buffer() {
   return torch::lazy::shared_buffers::any();
+}
+
+void castoff_graph_identity_begin_part() {
+  torch::lazy::shared_buffers::part.is_open = true;
+}
+
+void castoff_graph_identity_end_part() {
+  for (auto* info : torch::lazy::shared_buffers::part.read_only) info->read_only = false;
+  torch::lazy::shared_buffers::part = {};
 }
 
 bool castoff_graph_identity_is_shared_buffer(const torch::lazy::BackendDataPtr& buffer) {

@@ -18,8 +18,9 @@ bool has(const BackendDataPtr& buffer);
 bool any();
 
 // Marks those parameters of a graph read-only, so that they are not donated, that were added and
-// that a tensor or a graph besides this one still holds. Takes no time as long as none is added;
-// thread-safe.
-void keep(c10::ArrayRef<const Node*> post_order, c10::ArrayRef<BackendDataPtr> parameters);
+// that a tensor or a graph besides this one still holds; and while a part of what is pending is
+// computed, those that the rest of it reads. Takes no time as long as none is added; thread-safe.
+void keep(c10::ArrayRef<Value> roots, c10::ArrayRef<const Node*> post_order,
+          c10::ArrayRef<BackendDataPtr> parameters);
 
 }  // namespace torch::lazy::shared_buffers
