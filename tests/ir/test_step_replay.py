@@ -499,6 +499,24 @@ def hook(training, i):
         training.model[0].register_forward_hook(lambda module, inputs, output: output * 2)
 
 
+def hook_of_a_weight(training, i):
+    training.scale = 1.0 if i < 5 else 2.0
+    if i == 0:
+        training.model[0].weight.register_hook(lambda grad: grad * training.scale)
+
+
+def other_module(training, i):
+    if i == 5:
+        training.model[0] = nn.Sequential(training.model[0], nn.Tanh())
+
+
+def buffer(training, i):
+    if i == 0:
+        training.model[0].register_forward_hook(lambda module, _, output: output + getattr(module, "more", 1))
+    if i == 5:
+        training.model[0].register_buffer("more", torch.full((4,), 2.0, device=XLA))
+
+
 def other_size(training, i):
     if i == 5:
         training.model[0].weight.data = torch.ones(6, 3, device=XLA)
@@ -511,7 +529,7 @@ def other_size(training, i):
     "change",
     [
         *(zero_lr, weight_decay, freeze, load, other_weights, part_of_a_weight, gradients),
-        *(other_parameter, without_bias, hook, other_size),
+        *(other_parameter, without_bias, hook, hook_of_a_weight, other_module, buffer, other_size),
     ],
 )
 def test_changes_between_calls_are_seen(change):
@@ -678,6 +696,39 @@ def test_numbers_of_closures_globals_objects_and_arguments():
     FACTOR = 0.5
     assert step(x, 1.0).item() == 9
     assert step(x, 2.0).item() == 81
+
+
+def test_objects_in_lists():
+    held = list(on_device(torch.ones(2), torch.full((2,), 2.0)))
+    step = torch_xla.replay(lambda x: held[0].add_(x).sum())
+    for i in range(3 * CALLS):
+        if i % CALLS == 0:
+            held.reverse()
+        step(torch.ones(2, device=XLA))
+    assert step.report()["replayed"] >= 2, step.report()
+    assert sorted(tensor[0].item() for tensor in held) == [1 + CALLS, 2 + 2 * CALLS]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "made anew"])
+def test_arguments_that_are_views_of_what_the_step_writes(kept):
+    base = torch.arange(6.0).view(3, 2).to(XLA)
+    rows = list(base)
+    step = torch_xla.replay(lambda row, x: row.add_(x), refused="trace")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*an argument is a new view in each call")
+        for i in range(12):
+            step(rows[i % 3] if kept else base[i % 3], torch.ones(2, device=XLA))
+    assert (step.report()["replayed"] > 0) == kept
+    assert base.tolist() == [[4, 5], [6, 7], [8, 9]]
+
+
+def test_arguments_that_alias_one_another_once():
+    step = torch_xla.replay(lambda x, y: (x.add_(1), y * 2)[1])
+    for _ in range(4):
+        assert step(torch.ones(2, device=XLA), torch.ones(2, device=XLA)).tolist() == [2, 2]
+    x = torch.ones(2, device=XLA)
+    assert step(x, x.view(-1)).tolist() == [4, 4]
+    assert step(x, torch.ones(2, device=XLA)).tolist() == [2, 2]
 
 
 def test_shapes_dtypes_and_aliases_of_arguments():

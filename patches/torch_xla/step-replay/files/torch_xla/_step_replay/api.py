@@ -216,6 +216,7 @@ def _too_many(plans: list[Plan], traced: Traced) -> Optional[str]:
         return None
     number = next((number for plan in reversed(plans) if (number := plan.changed_number(traced)) is not None), None)
     why = f": {number} is a part of them, and changes" if number is not None else ""
+    why = ": an argument is a new view in each call of what the step writes; keep the view" if traced.views else why
     why = f", as it reads other values of the device: {changed[0][0].line}" if changed else why
     return f"it has had more than {_MOST_PLANS} graphs for arguments of the same shapes and values{why}"
 

@@ -99,6 +99,7 @@ class Traced:
     constants: list[Any] = field(default_factory=list)  # the leaves of the result
     seeds: int = 0  # how far the step itself moved the seed
     bound: dict[int, Any] = field(default_factory=dict)  # arguments whose buffer something else has, too
+    views: dict[int, Any] = field(default_factory=dict)  # arguments that alias another tensor, which is written
     argument_handles: list[Any] = field(default_factory=list)
     fixed: dict[str, set[float]] = field(default_factory=dict)  # of `Witness.taken` those that no input of the graph is
     shardings: list[str] = field(default_factory=list)  # of the inputs; the key of the graph has them
@@ -392,6 +393,7 @@ class _After:
             return
         self._assign(pending)
         self._all_computed(destinations)
+        self._find_views()
         if traced.refusal is None:
             self._take_inputs(witness, slots)
         if traced.refusal is None:
@@ -540,6 +542,15 @@ class _After:
             self.holders.append(tensors)
             self.traced.outputs.append(targets)
             self.written.update(targets)
+
+    def _find_views(self) -> None:
+        """Which view an argument is of what is written is part of the graph."""
+        arguments = dict(enumerate(self.before.arguments))
+        storages = {i: runtime.storage_of(tensor) for i, tensor in arguments.items()}
+        written = {runtime.storage_of(tensor) for tensors in self.holders for tensor in tensors}
+        own = {id(arguments[i]) for kind, i in (target[:2] for target in self.written) if kind == "arg"}
+        follow = {storages[i] for i, tensor in arguments.items() if storages[i] in written and id(tensor) not in own}
+        self.traced.views = {i: tensor for i, tensor in arguments.items() if storages[i] in follow}
 
     def _results(self) -> None:
         """Of each leaf of the result: an output, something that was there before, or a constant."""
@@ -693,6 +704,7 @@ class _After:
                 "it changes parameters after, or without, the step of their MasterWeights: do that outside the step"
             )
         _keep_relevant(traced, optimizers)
+        self.places.settle()
         for tensor, (_, place, key) in self._new:
             self.places.replaced(traced.objects[place], key, tensor)
         traced.on_host = [entry for entry in witness.on_host.values() if _is_kept(entry)]

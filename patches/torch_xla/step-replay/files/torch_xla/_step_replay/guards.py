@@ -20,7 +20,9 @@ __all__ = ["Places", "is_scalar"]
 
 _SCALARS = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.layout)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PRIVATE = frozenset({"_parameters", "_buffers", "_modules", *_HOOKS})
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_CONTENTS = ("_parameters", "_buffers", "_modules")
+_PRIVATE = frozenset({*_CONTENTS, *_HOOKS})
 #: What each module has, in hundreds of which nothing is.
 _MODULE = frozenset(vars(torch.nn.Module()))
 _MISSING = object()
@@ -51,6 +53,8 @@ class Places:
         self.cells: list[tuple[Any, Any, str]] = []
         self.copies: list[tuple[Any, Any, str]] = []  # short lists and dicts, and what was in them
         self.sizes: list[tuple[Any, int, str]] = []
+        self.contents: list[tuple[dict, int, str]] = []  # dicts of modules, and their sizes
+        self.lists: list[tuple[Any, tuple]] = []  # lists of objects, and what was in them
         self.states: list[tuple[Any, Any]] = []  # generators, iterators and other objects, and their state
         self.modules: list[torch.nn.Module] = []
         self.of_optimizers: set[int] = set()  # the dicts and lists of optimizers
@@ -141,6 +145,8 @@ class Places:
         elif isinstance(value, type):
             self._add_class(value, names, depth)
         elif isinstance(value, (list, tuple)) and len(value) <= _LONG:
+            if isinstance(value, list) and self._is_new(value):
+                self.lists.append((value, tuple(value)))
             for item in value:
                 self._add_object(item, names, depth + 1)
         elif type(value) is dict and len(value) <= _LONG and depth <= _DEEP:
@@ -235,15 +241,19 @@ class Places:
                     self.copies.append((value, value.copy(), f"{kind}.{key}"))
                 else:
                     self._add_state(value)
-        for part in ("_parameters", "_buffers"):
+        dicts = (attributes, *[attributes[part] for part in _CONTENTS])
+        self.contents += [(part, len(part), kind) for part in dicts]
+        for part in _CONTENTS:
             for key, value in attributes[part].items():
-                if value is None or is_known is None or is_known(value):
+                if value is None or is_known is None or part == "_modules" or is_known(value):
                     self.same.append((attributes[part], key, value, f"{kind}.{key}"))
         self._add_hooks(attributes, kind)
 
     def _add_hooks(self, attributes: dict[str, Any], kind: str) -> None:
-        for part in _HOOKS:
-            hooks = attributes.get(part)
+        parts = [(part, attributes.get(part)) for part in _HOOKS]
+        for tensor in attributes["_parameters"].values():
+            parts += [(part, getattr(tensor, part, None)) for part in _TENSOR_HOOKS]
+        for part, hooks in parts:
             if hooks is not None:
                 self.sizes.append((hooks, len(hooks), f"{kind}.{part}"))
                 for hook in hooks.values():
@@ -255,7 +265,7 @@ class Places:
             self._quick = _Quick(self)
         same, sizes = self._quick.others, []
         if not self._quick.objects.hold():  # what is not the same object may be an equal number
-            same, sizes = self.same, self.sizes
+            same, sizes = self.same, self.sizes + self.contents
         for mapping, key, value, _ in same:
             found = mapping.get(key, _MISSING)
             if found is not value and not _equal(found, value):
@@ -266,7 +276,13 @@ class Places:
                 return False
         if self._quick.containers != self._quick.copies:
             return False
+        if any(len(held) != len(found) or not all(map(operator.is_, held, found)) for found, held in self.lists):
+            return False
         return all(len(container) == size for container, size, _ in sizes)
+
+    def settle(self) -> None:
+        """Expect no sizes that the step itself has changed, as by an attribute that it makes."""
+        self.contents = [entry for entry in self.contents if len(entry[0]) == entry[1]]
 
     def changes(self) -> list[tuple[Any, Any, Any, Any, str]]:
         """What is not as it was: where (a dict or a cell, and the key), what it was, what it is, whose it is."""
@@ -303,7 +319,7 @@ class _Quick:
         plain = [i for i, entry in enumerate(places.same) if type(entry[0]) in _DICTS]
         self._number_of = {i: number for number, i in enumerate(plain)}
         self.others = [entry for entry in places.same if type(entry[0]) not in _DICTS]
-        sizes = [(container, size) for container, size, _ in places.sizes]
+        sizes = [(container, size) for container, size, _ in places.sizes + places.contents]
         self.objects = ObjectGuards([places.same[i][:3] for i in plain], sizes)
         self.containers = [container for container, _, _ in places.copies]
         self.copies = [copied for _, copied, _ in places.copies]

@@ -130,6 +130,7 @@ class Plan:
             self._template.put(i, None)
         self._sharded = [i for i, entry in enumerate(traced.inputs) if entry.source[0] not in ("number", "seed")]
         self._bound = [(i, tensor) for i, tensor in traced.bound.items() if i not in self._free]
+        self._bound += traced.views.items()
         self._reads = [(self._key(read), read) for read in traced.reads if not self._is_constant(read)]
         self._specials = [(term, value) for term, value in traced.book.values.items() if value in (0.0, 1.0, -1.0)]
         self._outcomes = list(traced.book.outcomes.items())
@@ -163,6 +164,9 @@ class Plan:
         states += [where for _, kind, where, _ in given if kind == "state"]
         states = list({id(tensor): tensor for tensor in states}.values())
         self._guards = TensorGuards(traced.grads, traced.flags, traced.on_host, states)
+        self._written = {where for _, kind, where, _ in given if kind == "arg"}
+        self._storages = set(map(runtime.storage_of, states))
+        self._written_storages = {runtime.storage_of(where) for _, kind, where, _ in given if kind == "state"}
 
     # Whether a call would trace this graph.
 
@@ -171,7 +175,19 @@ class Plan:
         for i, tensor in self._bound:
             if arguments[i] is not tensor:
                 return False
-        return self._guards.hold() and self._traced.places.holds()
+        return self._guards.hold() and self._traced.places.holds() and not self._has_views(arguments)
+
+    def _has_views(self, arguments: list[torch.Tensor]) -> bool:
+        """Whether an argument aliases another tensor that the step writes, and did not when it was traced."""
+        storages = list(map(runtime.storage_of, arguments))
+        others = {storages[i]: arguments[i] for i in self._written}
+        for i, (tensor, storage) in enumerate(zip(arguments, storages, strict=True)):
+            if i in self._traced.views:
+                continue
+            states = self._storages if i in self._written else self._written_storages
+            if storage in states or others.get(storage, tensor) is not tensor:
+                return True
+        return False
 
     def has_shardings(self, inputs: Objects, device: str) -> bool:
         """Whether state and arguments are sharded as they were."""
