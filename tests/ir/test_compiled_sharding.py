@@ -51,6 +51,22 @@ for grad in found:
     torch.testing.assert_close(grad, w.grad)
 """
 
+TRAINING = """
+def gradients(device):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4).to(device)
+    run = torch.compile(model, backend="openxla") if device == "xla" else model
+    for i in range(3):
+        t = torch.arange(16.0).view(4, 4).sub(i).sin().to(device)
+        if device == "xla":
+            xs.mark_sharding(t, mesh, ("x", None))
+        run(t).square().sum().backward()
+        yield model.weight.grad.cpu()
+        model.zero_grad()
+
+torch.testing.assert_close(list(gradients("xla")), list(gradients("cpu")))
+"""
+
 FUNCTION = """
 @torch.compile(backend="openxla")
 def compiled(t):
@@ -84,6 +100,8 @@ return %6
 
 
 @fails_on_stock
-@pytest.mark.parametrize("program", [OPERATOR, GRADIENT, FUNCTION], ids=["operator", "gradient", "function"])
+@pytest.mark.parametrize(
+    "program", [OPERATOR, GRADIENT, FUNCTION, TRAINING], ids=["operator", "gradient", "function", "training"]
+)
 def test_a_mark(program):
     forked("-c", START + program, CPU_NUM_DEVICES="4")

@@ -1,8 +1,14 @@
 """Marks of sharding within functions of torch.compile, and the gradient of what is marked."""
 
 import ast
+import ctypes
+import functools
+from array import array
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
+import _XLAC
 import torch
 from torch import Tensor
 
@@ -40,10 +46,29 @@ def _register() -> None:
     _libraries.extend((kernels, autograd))
 
 
+def _keeping_names(taken: Callable) -> Callable:
+    """Torch_xla makes tensors of what a graph takes, and finds a compiled function's arguments by their numbers."""
+    from . import runtime
+
+    name = _castoff.library().castoff_compiled_sharding_name
+    name.restype, name.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+    @functools.wraps(taken)
+    def get_tensors_xla_device_data_node(tensors: list[Tensor]) -> tuple[list[int], list[Tensor]]:
+        numbers, values = taken(tensors)
+        if runtime.is_spmd():
+            impls, words = array("Q", map(attrgetter("_cdata"), values)), array("q", numbers)
+            name(impls.buffer_info()[0], words.buffer_info()[0], len(impls))
+        return numbers, values
+
+    return get_tensors_xla_device_data_node
+
+
 def install() -> None:
     """Register the operator, and keep dynamo from tracing ``mark_sharding``. Called once, by ``_castoff``."""
     from .distributed import spmd
     from .distributed.spmd import xla_sharding
 
     _register()
+    _XLAC._get_tensors_xla_device_data_node = _keeping_names(_XLAC._get_tensors_xla_device_data_node)
     spmd.mark_sharding = xla_sharding.mark_sharding = _castoff.untraced(xla_sharding.mark_sharding)
