@@ -75,6 +75,7 @@ class Instruction:
     name: str
     op: str  # its opcode, such as "convert"
     shape: str  # without layouts, such as "f32[8,16]"; of a tuple, "(f32[8], s32[])"
+    with_layouts: str  # its shape as it is written, such as "f32[8,16]{1,0:T(8,128)S(1)}"
     operands: tuple[str, ...]  # their names
     argument: str  # the text in the parentheses of a parameter or a constant
     dimensions: tuple[str, ...]  # attributes that number dimensions, such as "lhs_contracting_dims={1}"
@@ -156,7 +157,7 @@ def parse_hlo(text: str) -> Module:
 
 def _instruction(match: re.Match[str]) -> Instruction:
     root, name, rest = match.groups()
-    shape, rest = _shape(rest)
+    with_layouts, rest = _shape(rest)
     call = _CALL.match(rest)
     op = call[1] if call else rest.strip()
     inside, attributes = _parenthesised(rest[call.end() :]) if call else ("", "")
@@ -167,7 +168,8 @@ def _instruction(match: re.Match[str]) -> Instruction:
     return Instruction(
         name=name,
         op=op,
-        shape=shape,
+        shape=_without_layouts(with_layouts),
+        with_layouts=with_layouts,
         operands=tuple(_NAME.findall(inside)) if op not in ("parameter", "constant") else (),
         argument=inside if op in ("parameter", "constant") else "",
         dimensions=tuple(_DIMENSIONS.findall(attributes)),
@@ -181,12 +183,12 @@ def _instruction(match: re.Match[str]) -> Instruction:
 
 
 def _shape(text: str) -> tuple[str, str]:
-    """Split ``shape op(…)`` and return the shape without layouts, and the rest."""
+    """Split ``shape op(…)`` and return the shape, and the rest."""
     if text.startswith("("):
         inside, rest = _parenthesised(text[1:])
-        return "(" + re.sub(r"/\*.*?\*/", "", _without_layouts(inside)) + ")", rest
+        return "(" + re.sub(r"/\*.*?\*/", "", inside) + ")", rest
     shape, _, rest = text.partition(" ")
-    return _without_layouts(shape), rest
+    return shape, rest
 
 
 def _without_layouts(text: str) -> str:

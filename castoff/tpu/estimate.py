@@ -2,8 +2,8 @@
 
 The compiler writes an estimate of cycles to most instructions that compute. It has none for some, such as a sort or a
 fusion that is too large, nor for transfers between memories, which run beside the rest. Here the estimates are summed
-as often as their instructions run, of a choice those of one branch, and what transfers move is a lower limit of its
-own.
+as often as their instructions run, of a choice those of one branch. A large copy without an estimate takes the time
+that its bytes take at full bandwidth. What all move is a lower limit of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _NO_ESTIMATE = 2**63 - 1
 _DIRECTION = re.compile(r"\bdirection=(\w+)")
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
+_NEAR = re.compile(r"[a-z]\w*\[[\d,<=]*\]\{[^{}]*S\(\d+\)[^{}]*\}")
+"""An array that is not in the chip's memory: most are next to its cores."""
 
 _TRANSFERS = frozenset({"copy-start", "slice-start"})
 _FREE = frozenset(
@@ -58,19 +60,22 @@ class Estimate:
     """What one run of a program takes, as far as the compiler says."""
 
     compute: int = 0  # the sum of the compiler's estimates, each as often as its instruction runs
-    moved: int = 0  # bytes that transfers and custom calls move between memories
+    moved: int = 0  # bytes that transfers and custom calls move to and from the chip's memory, beside what computes
+    copied: int = 0  # such bytes of large copies without an estimate, which nothing runs beside
     without: Counter[str] = field(default_factory=Counter)  # instructions without an estimate, by opcode
     loops: int = 0  # loops whose trips the compiler does not know; their bodies count once
     branch: Choice = max  # which branch of a choice counts
 
     def cycles(self, topology: str) -> int:
-        """Return the larger of the compiler's sum and the time that the moved bytes take at full bandwidth.
+        """Return what computes and what is copied take, or what all moved bytes take, if that is more.
 
         Args:
             topology: Such as "v5e:2x2". Of a generation whose bandwidth is not known it is the sum.
         """
         rate = BYTES_A_CYCLE.get(topology.split(":", maxsplit=1)[0])
-        return self.compute if rate is None else max(self.compute, round(self.moved / rate))
+        if rate is None:
+            return self.compute
+        return round(max(self.compute, self.moved / rate) + self.copied / rate)
 
     def gaps(self) -> str:
         """Return what has no estimate, in a few words; "" if everything has one."""
@@ -105,6 +110,7 @@ def _add(module: Module, computation: str, times: int, found: Estimate) -> None:
             found.compute += times * cycles
             continue
         found.moved += times * _moved(module, instruction)
+        found.copied += times * _copied(module, instruction)
         if _is_gap(module, instruction):
             found.without[instruction.op] += 1
 
@@ -213,12 +219,24 @@ def _moved(module: Module, instruction: Instruction) -> int:
     return _operands(module, instruction) + sum(arrays)
 
 
+def _copied(module: Module, instruction: Instruction) -> int:
+    """The bytes of the chip's memory that a large copy reads and writes; 0 of all others."""
+    if instruction.op != "copy" or not _is_large(module, instruction):
+        return 0
+    ends = instruction, module.named[instruction.operands[0]]
+    return sum(_bytes(_NEAR.sub("", each.with_layouts)) for each in ends)
+
+
 def _is_gap(module: Module, instruction: Instruction) -> bool:
     """Whether an instruction without an estimate takes time that nothing here counts."""
-    if instruction.op in _FREE or instruction.op in _TRANSFERS:
+    if instruction.op in _FREE or instruction.op in _TRANSFERS or _copied(module, instruction):
         return False
     if instruction.op == "custom-call":
         return _target(instruction) not in _SAME_BYTES | _HALVES
+    return _is_large(module, instruction)
+
+
+def _is_large(module: Module, instruction: Instruction) -> bool:
     return max(_bytes(instruction.shape), _operands(module, instruction)) > _SMALL
 
 

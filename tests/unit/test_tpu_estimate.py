@@ -90,6 +90,21 @@ def test_moved_bytes_are_a_lower_limit() -> None:
     assert estimate(made(last="100000")).cycles("v5e:2x2") == 10_000_000
 
 
+def test_a_copy_that_nothing_runs_beside_takes_what_its_bytes_take() -> None:
+    copy = "%sorted = f32[2048]{0:T(1024)} copy(%done)"
+    near = copy.replace("T(1024)", "T(1024)S(1)")
+    far = copy.replace("%done", "%a")
+    sort = "%sorted = f32[2048]{0} sort(%done), dimensions={0}, to_apply=%inside"
+    assert sort in made()
+    for text, size in ((copy, 2048 * 4), (near, 0), (far, 2 * 2048 * 4)):
+        found = estimate(made(last="100000").replace(sort, text))
+        assert found.copied == size
+        assert found.without["copy"] == (size == 0)
+        assert found.cycles("v5e:2x2") == 10_000_000 + round(size / BYTES_A_CYCLE["v5e"])
+    known = copy + ', backend_config={"estimated_cycles":"9"}'
+    assert estimate(made().replace(sort, known)).copied == 0
+
+
 CHOICE = """\
 HloModule m
 
