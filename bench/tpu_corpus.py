@@ -9,7 +9,7 @@ no TPU is needed. Columns are added by --column: "opted in", within native_mul_c
 torchax (bench/workers/tpu_corpus_jax.py). --write puts what is found into bench/measured/tpu_corpus.json and a table
 into docs/speed.md, and says which programs take more than 1.01 of stock's cycles or temporary memory, or more than
 KNOWN allows them: exit status 1. What was compiled is kept, so that a run that was stopped goes on where it was.
---check traces the programs that --program names, compiles them, and compares with stock.
+--check traces those of the day (tests/slices.py), or those that --program names: they are the recorded ones.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import tpu_models  # noqa: E402
 from shared import compact_json  # noqa: E402 - found by the line above
 from shared.pages import put  # noqa: E402
 from shared.side_by_side import environment_with  # noqa: E402
+from slices import slice_of_day  # noqa: E402
 
 from castoff.core.errors import CastoffError  # noqa: E402
 
@@ -50,6 +51,8 @@ BEGIN = "<!-- corpus on TPUs: made by bench/tpu_corpus.py --write -->"
 END = "<!-- corpus on TPUs: end -->"
 COLUMNS = ("stock", "castoff", "opted in", "JAX")
 UNITS = ("cycles", "temporary bytes")
+DAYS = 16
+"""In so many all programs are checked."""
 
 MOST = 1.01
 """Of stock's cycles and of its temporary memory, by default."""
@@ -235,13 +238,15 @@ def main(
     generation: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(tpu_models.TOPOLOGIES)}.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Beside stock and castoff: opted in, JAX.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Write bench/measured/ and docs/speed.md.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare with bench/measured/.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Are the day's programs the recorded ones?")] = False,
 ) -> None:
     """.venv/bin/python bench/tpu_corpus.py --stock STOCK/bin/python --patched PATCHED/bin/python
 
     Compile programs as people write them for TPUs: stock and castoff.
     """
     names = tpu_models.chosen(program, known_programs(), "program")
+    if check and not program:
+        names = slice_of_day(names, DAYS)
     generations = tpu_models.chosen(generation, tuple(tpu_models.TOPOLOGIES), "generation")
     columns = tpu_models.chosen([*COLUMNS[:2], *(column or ())], COLUMNS, "column")
     recorded: tpu_models.Record = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
@@ -250,13 +255,14 @@ def main(
         programs |= trace(stock if each in ("stock", "JAX") else patched, each, names, compiler)
     places = [(each, name) for name in names for each in columns]  # a program's together
     programs = {place: programs[place] for place in places if place in programs}
+    if check:
+        finish(tpu_models.other_programs(programs, recorded))
+        return
     try:
         record = tpu_models.measure(programs, generations, compiler, results, recorded)
     except CastoffError as error:
         raise SystemExit(f"{error.summary}: expected {error.expected}, found {error.found}") from error
     problems = [f"{place[0]}, {place[1]}: {what}" for place, what in misses(record).items()]
-    if check:
-        problems += tpu_models.other_figures(record, recorded)
     if write:
         whole = together(record, recorded)
         MEASURED.write_text(compact_json.dumps(whole, depth=2), encoding="utf-8")
@@ -264,6 +270,10 @@ def main(
             put(path, BEGIN, END, new)
     for generation_ in generations:
         print(generation_, "median", f"{statistics.median(ratios(record, generation_)):.3f}")
+    finish(problems)
+
+
+def finish(problems: Sequence[str]) -> None:
     for problem in problems:
         print(problem)
     if problems:

@@ -304,9 +304,8 @@ upstream() {
 tpus() {
   section 'layers of two models for TPUs: the programs are the recorded ones' .venv/bin/python bench/tpu_models.py \
     --check --layer pre-norm --layer Llama --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
-  section 'programs as people write them, for TPUs: a few' .venv/bin/python bench/tpu_corpus.py --check \
-    --generation v5e --program LoRA --program 'attention, T 128, heads of 64' --program 'attention, additive mask' \
-    --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
+  section 'programs as people write them, for TPUs: those of the day are the recorded ones' \
+    .venv/bin/python bench/tpu_corpus.py --check --stock "$work/stock/bin/python" --patched "$work/patched/bin/python"
   [[ $CASTOFF_DAY != all ]] || section 'operators of on-device for TPUs, beside JAX' \
     .venv/bin/python bench/on_device_cycles.py --patched "$work/patched/bin/python"
   section 'a step function on the TPU compiler' .venv/bin/castoff tpu compile bench/tpu_step.py:step \
