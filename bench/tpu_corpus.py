@@ -44,6 +44,7 @@ HELD_OUT = ROOT / "bench" / "workers" / "tpu_held_out_programs.py"
 TUNED_SINCE = {
     *("vision layer, T 257", "DINOv2, AdamW", "Gemma 2, softcap, AdamW", "ConvNeXt 2 block, AdamW"),
     *("nn.MultiheadAttention, weights", "nn.TransformerDecoderLayer", "Mistral", "SigLIP, AdamW"),
+    *("Swin block, shifted, AdamW", "ViT, dropout, T 197"),
 }
 """Those of HELD_OUT on which a topic's choice of a form was measured since."""
 IN_JAX = ROOT / "bench" / "workers" / "tpu_corpus_jax.py"
@@ -88,7 +89,9 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("SigLIP, AdamW", "v6e", MEMORY): Known(1.8, "0.96 of stock's cycles; stock keeps all next to the cores"),
     ("DeBERTa 2, AdamW", "v5e", MEMORY): Known(1.155, "0.93 of stock's cycles"),
     ("vision layer, T 257, served", "v5e", CYCLES): Known(1.02, "norms and gelu are float32"),
-    ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.22, "0.80 of stock's cycles"),
+    ("ViT, dropout, T 197", "v5e", MEMORY): Known(1.215, "0.68 of stock's cycles"),
+    ("ViT, dropout, T 197", "v6e", MEMORY): Known(1.2, "0.55 of stock's cycles"),
+    ("GPT block, dropout, T 255", "v6e", MEMORY): Known(1.51, "0.51 of stock's cycles"),
     ("embeddings by pairs", "v6e", MEMORY): Known(1.12, "stock's cycles; stock keeps all next to the cores"),
     ("T5, relative bias, AdamW", "v6e", MEMORY): Known(3.12, "0.66 of stock's cycles"),
     ("diffusion residual, AdamW", "v6e", MEMORY): Known(

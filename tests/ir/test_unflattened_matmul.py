@@ -302,11 +302,12 @@ def test_projections_are_the_same_numbers(shapes, dtype, tpu):
 
 
 @fails_on_stock
-def test_gradients_of_tokens_that_fill_no_tiles_stay_stacked(tpu):
-    """Side by side each would be padded, which takes memory."""
-    operands = leaves((2, 7, 8), (24, 8))
+@pytest.mark.parametrize(("tokens", "side_by_side"), ((7, False), (105, False), (113, True), (197, True)))
+def test_gradients_of_tokens_that_would_be_padded_much_stay_stacked(tokens, side_by_side, tpu):
+    """By more than a sixteenth, to a multiple of 8."""
+    operands = leaves((2, tokens, 8), (24, 8))
     found = differentiated(mixed, *operands)
-    assert "xla::select" in ir(found[0]) and "aten::cat" not in ir(*found)
+    assert "xla::select" in ir(found[0]) and ("aten::cat" in ir(*found)) == side_by_side
     tpu(False)
     expected = differentiated(mixed, *operands)
     assert all(torch.equal(f.cpu(), e.cpu()) for f, e in zip(found, expected, strict=True))

@@ -6,7 +6,6 @@
 #include <ATen/ops/clamp_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/le_ops.h>
-#include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
 #include <c10/util/BFloat16.h>
@@ -18,6 +17,7 @@
 
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/dtypes.h"
+#include "torch_xla/csrc/castoff/filled.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
@@ -161,24 +161,22 @@ void log_sigmoid(Call& call) {
 void hardsigmoid_backward(Call& call) {
   const Below below;
   const Tensor grad = call.tensor(0), self = call.tensor(1);
-  const Tensor is_between = (self > -3).logical_and(self < 3);
-  call.answer(at::where(is_between, grad / 6, 0.0).to(grad.scalar_type()));
+  call.answer(filled((self.abs() < 3).logical_not(), grad / 6, 0));
 }
 
 // grad_output, self, min_val, max_val: none at the bounds, as relu6 has none at 0.
 void hardtanh_backward(Call& call) {
   const Below below;
   const Tensor grad = call.tensor(0), self = call.tensor(1);
-  const Tensor is_outside = (self <= call[2].toScalar()).logical_or(self >= call[3].toScalar());
-  call.answer(at::where(is_outside, 0.0, grad).to(grad.scalar_type()));
+  const Tensor rest = filled(self <= call[2].toScalar(), grad, 0);
+  call.answer(filled(self >= call[3].toScalar(), rest, 0));
 }
 
 // NaN is neither above a threshold nor below it: torch asks for what is below, torch_xla for what
 // is above.
 Tensor filled_up_to(const Scalar& threshold, const Tensor& of, const Tensor& self,
                     const Scalar& value) {
-  return at::_ops::masked_fill_Scalar::redispatch(
-      kXla, of, at::_ops::le_Scalar::redispatch(kXla, self, threshold), value);
+  return filled(at::_ops::le_Scalar::redispatch(kXla, self, threshold), of, value);
 }
 
 // self, threshold, value

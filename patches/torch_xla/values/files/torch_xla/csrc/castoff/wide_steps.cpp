@@ -22,6 +22,7 @@
 
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/dtypes.h"
+#include "torch_xla/csrc/castoff/filled.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/target.h"
 #include "torch_xla/csrc/castoff/values.h"
@@ -53,7 +54,7 @@ void elu_backward(Call& call) {
   const ScalarType dtype = call.tensor(0).scalar_type();
   const Tensor grad = widened(call.tensor(0)), self = widened(call.tensor(5));
   const Tensor negative = (self * input_scale).exp() * (alpha * scale * input_scale);
-  call.answer((grad * at::where(self <= 0, negative, scale)).to(dtype));
+  call.answer((grad * filled((self <= 0).logical_not(), negative, scale)).to(dtype));
 }
 
 // grad_output, self. At -3 and 3, too.
@@ -61,8 +62,8 @@ void hardswish_backward(Call& call) {
   const Below below;
   const ScalarType dtype = call.tensor(0).scalar_type();
   const Tensor grad = widened(call.tensor(0)), self = widened(call.tensor(1));
-  const Tensor slope = at::where(self <= -3, 0.0, at::where(self < 3, self / 3 + 0.5, 1.0));
-  call.answer((grad * slope).to(dtype));
+  const Tensor upwards = filled((self < 3).logical_not(), self / 3 + 0.5, 1);
+  call.answer((grad * filled(self <= -3, upwards, 0)).to(dtype));
 }
 
 // grad_output, self, buffer: the sigmoid of -self, exact where it is small.
