@@ -1,7 +1,5 @@
 // Under SPMD, to make a tensor of a buffer says that the buffer is that tensor's.
 
-#include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
 #include "torch_xla/csrc/castoff/lazy_ir.h"
@@ -10,9 +8,7 @@
 extern "C" __attribute__((visibility("default"))) void castoff_compiled_sharding_name(
     c10::TensorImpl* const* tensors, const int64_t* numbers, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    const auto tensor = at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(tensors[i]));
-    const castoff::lazy_ir::Data* data = castoff::lazy_ir::data_of(
-        at::functionalization::impl::from_functional_tensor(tensor, /*assert_functional=*/false));
+    const castoff::lazy_ir::Data* data = castoff::lazy_ir::data_of(tensors[i]);
     if (data == nullptr || data->handle == nullptr || data->handle->info() == nullptr) continue;
     using Info = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
     static_cast<Info*>(data->handle->info())->tensor_id = numbers[i];

@@ -3,6 +3,7 @@
 
 #include "torch_xla/csrc/castoff/lazy_ir.h"
 
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cumprod_ops.h>
 #include <ATen/ops/empty_ops.h>
@@ -429,6 +430,12 @@ Data* data_of(const at::Tensor& tensor) {
   if (!module().contains(vtable(impl))) return nullptr;
   const auto& lazy = lazy_of(tensor);
   return lazy == nullptr ? nullptr : lazy->data().get();
+}
+
+Data* data_of(c10::TensorImpl* address) {
+  const auto tensor = at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(address));
+  return data_of(
+      at::functionalization::impl::from_functional_tensor(tensor, /*assert_functional=*/false));
 }
 
 torch::lazy::BackendDataPtr replace_value(std::initializer_list<at::Tensor> tensors,

@@ -59,6 +59,9 @@ bool ready(const at::Tensor& tensor);
 // ir_value may be replaced by that of an equal value.
 Data* data_of(const at::Tensor& tensor);
 
+// The same of a tensor that somebody holds in Python, by its address there (Tensor._cdata).
+Data* data_of(c10::TensorImpl* address);
+
 // Lets tensors that have one Data together, and with no other, have the value of a buffer, which is
 // of this dtype and these sizes, and returns the buffer that they had. nullptr, and nothing is
 // changed, if that is not so, if one of them is not computed, is of another dtype or of other

@@ -2,7 +2,6 @@
 // copy shares with its source: torch_xla gives a copy of a computed tensor the node of its buffer,
 // and a tensor that is read the buffer of its node.
 
-#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
@@ -30,15 +29,14 @@ void share(const BackendDataPtr& buffer) {
 
 // A tensor that has the node of a buffer, but not the buffer, as a clone has, takes it when it is
 // read.
-void share_if_taken(const at::Tensor& read) {
-  const lazy_ir::Data* data = lazy_ir::data_of(read);
+void share_if_taken(const lazy_ir::Data* data) {
   if (data != nullptr && data->handle == nullptr) share(buffer_of_node(data));
 }
 
 template <size_t source>
 void copy(Call& call) {
   const bool on_device = call.tensor(source).is_xla();
-  if (on_device) share_if_taken(call.tensor(source));
+  if (on_device) share_if_taken(lazy_ir::data_of(call.tensor(source)));
   call.proceed();
   if (on_device) share(buffer_of_node(lazy_ir::data_of(call.result().toTensor())));
 }
@@ -59,20 +57,15 @@ void transposed_copy(Call& call) {
   call.proceed();
 }
 
-void share_if_taken(c10::TensorImpl* read) {
-  const auto tensor = at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(read));
-  namespace functionalization = at::functionalization::impl;
-  const bool is_wrapped = functionalization::isFunctionalTensor(tensor);
-  share_if_taken(is_wrapped ? functionalization::from_functional_tensor(tensor, false) : tensor);
-}
-
 }  // namespace
 }  // namespace castoff
 
 // Of the tensors that a compiled graph is about to take.
 extern "C" __attribute__((visibility("default"))) void castoff_shared_buffers_taken(
     c10::TensorImpl* const* tensors, size_t count) {
-  for (size_t i = 0; i < count; ++i) castoff::share_if_taken(tensors[i]);
+  for (size_t i = 0; i < count; ++i) {
+    castoff::share_if_taken(castoff::lazy_ir::data_of(tensors[i]));
+  }
 }
 
 // The address of torch's castoff_graph_identity_add_shared_buffer.
