@@ -220,3 +220,31 @@ def test_what_the_cpu_refuses(name):
 @pytest.mark.parametrize("name", REFUSED_BY_XLA)
 def test_what_would_end_the_process(name):
     refuses(REFUSED_BY_XLA[name])
+
+
+def slopes(function, *operands):
+    """Gradients, and gradients of these, of a sum that has no symmetry."""
+    leaves = [x.detach().requires_grad_() for x in operands]
+    weights = torch.view_as_complex(torch.arange(2.0 * function(*operands).numel()).reshape(-1, 2).cos())
+    loss = (function(*leaves).flatten() * weights.to(leaves[0].device)).abs().square().sum()
+    first = torch.autograd.grad(loss, leaves, create_graph=True)
+    second = torch.autograd.grad(sum((x * x.conj()).real.sum() for x in first), leaves)
+    return torch.cat([torch.view_as_real(x.detach().resolve_conj()).flatten() for x in (*first, *second)])
+
+
+GRADIENTS = {
+    "tanh": (torch.tanh, (3, 4)),
+    "sigmoid": (torch.sigmoid, (3, 4)),
+    "einsum, a product": (lambda a, b: torch.einsum("ij,jk->ik", a, b), (3, 4), (4, 2)),
+    "einsum of modes": (lambda a, b: torch.einsum("bim,iom->bom", a, b), (2, 3, 4), (3, 2, 4)),
+    "einsum of itself": (lambda a: torch.einsum("ij,kj->ik", a, a), (3, 4)),
+    "einsum and conj": (lambda a, b: torch.einsum("ij,jk->ik", a.conj(), b), (3, 4), (4, 2)),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("function", "shapes"), [(f, s) for f, *s in GRADIENTS.values()], ids=GRADIENTS)
+def test_gradients_are_conjugated(function, shapes):
+    operands = [numbers(*shape) / 2 for shape in shapes]
+    found = slopes(function, *(x.to(DEVICE) for x in operands))
+    torch.testing.assert_close(found.cpu(), slopes(function, *operands), rtol=1e-3, atol=1e-4)

@@ -77,6 +77,27 @@ def first(function, x):
     return (x.grad,)
 
 
+SPREAD = {
+    "ij,jk->ik": ((3, 1), (4, 2)),
+    "ij,ij->i": ((3, 1), (3, 4)),
+    "bhid,bhjd->bhij": ((2, 1, 4, 1), (2, 2, 3, 5)),
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("equation", SPREAD)
+def test_an_operand_of_einsum_that_is_spread(equation):
+    """Its one element of a label meets several of the other operand's."""
+
+    def compute(*operands):
+        leaves = [x.clone().requires_grad_() for x in operands]
+        loss = torch.einsum(equation, *leaves).sin().sum()
+        first = torch.autograd.grad(loss, leaves, create_graph=True)
+        return (*first, *torch.autograd.grad(sum(x.square().sum() for x in first), leaves))
+
+    of_both_devices(compute, *(random(*shape, dtype=f32, seed=i) for i, shape in enumerate(SPREAD[equation])))
+
+
 @passes_on_stock
 @every
 def test_first_gradients(function, x):

@@ -8,6 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/kaiser_window.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/var.h>
@@ -189,6 +190,15 @@ void full(Call& call) {
   call.proceed();
 }
 
+// grad_output, output: torch_xla multiplies by a derivative that is not conjugated.
+void conjugated(Call& call) {
+  if (C10_UNLIKELY(call.tensor(1).is_complex())) {
+    const Below below;
+    call[1] = at::conj_physical(call.tensor(1));
+  }
+  call.proceed();
+}
+
 // window_length, [periodic, [beta,]] dtype, layout, device, …: torch has it for the CPU and CUDA.
 template <int given>
 void kaiser_window(Call& call) {
@@ -221,6 +231,7 @@ void mend_complex_numbers(torch::Library& xla) {
   remedy(xla, is_nan, "isnan");
   remedy(xla, magnitude, "abs");
   remedy(xla, full, "full");
+  remedy(xla, conjugated, "sigmoid_backward tanh_backward");
   remedy(xla, kaiser_window<1>, "kaiser_window");
   remedy(xla, kaiser_window<2>, "kaiser_window.periodic");
   remedy(xla, kaiser_window<3>, "kaiser_window.beta");

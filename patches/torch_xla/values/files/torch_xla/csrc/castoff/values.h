@@ -9,6 +9,7 @@ namespace castoff {
 inline constexpr c10::DispatchKey kAutograd = c10::DispatchKey::AutogradXLA;
 
 void mend_complex_numbers(torch::Library& xla);
+void mend_einsum_gradients(torch::Library& autograd);
 void mend_indices(torch::Library& xla);
 void mend_integers(torch::Library& xla);
 void mend_matrices(torch::Library& xla, torch::Library& autograd);

@@ -1,0 +1,64 @@
+// torch_xla's gradient of einsum for an operand is one product with the other operand as it is. Of
+// complex numbers it lacks the conjugate, and of an operand whose one element of a label is spread
+// over the other's, the extent. There einsum is what torch makes of it, as torch_xla itself has it
+// for equations that it does not lower.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/einsum_native.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "torch_xla/csrc/castoff/remedy.h"
+#include "torch_xla/csrc/castoff/values.h"
+
+namespace castoff {
+namespace {
+
+using at::Tensor;
+
+// Whether a label has two extents. An ellipsis is torch's in any case.
+bool is_spread(c10::string_view equation, const std::vector<Tensor>& operands) {
+  std::unordered_map<char, c10::SymInt> extents;
+  size_t operand = 0;
+  int64_t dim = 0;
+  for (const char c : equation.substr(0, equation.find('-'))) {
+    if (c == ' ') continue;
+    if (c == ',') {
+      ++operand;
+      dim = 0;
+      continue;
+    }
+    if (c == '.' || operand >= operands.size() || dim >= operands[operand].dim()) return false;
+    const c10::SymInt extent = operands[operand].sym_size(dim++);
+    const auto [known, is_new] = extents.emplace(c, extent);
+    if (!is_new && known->second != extent) return true;
+  }
+  return false;
+}
+
+void differentiable(Call& call) {
+  if (!at::GradMode::is_enabled()) return call.proceed();
+  const std::vector<Tensor> operands = call[1].toTensorVector();
+  const bool differentiated = std::any_of(operands.begin(), operands.end(),
+                                          [](const Tensor& t) { return t.requires_grad(); });
+  if (!differentiated) return call.proceed();
+  const c10::string_view equation = call[0].toStringView();
+  const bool complex =
+      std::any_of(operands.begin(), operands.end(), [](const Tensor& t) { return t.is_complex(); });
+  if (!complex && !is_spread(equation, operands)) return call.proceed();
+  const auto path = call[2].toOptional<std::vector<int64_t>>();
+  call.answer(at::native::einsum(
+      equation, operands, path ? at::OptionalIntArrayRef(*path) : at::OptionalIntArrayRef()));
+}
+
+}  // namespace
+
+void mend_einsum_gradients(torch::Library& autograd) {
+  remedy(autograd, differentiable, "einsum", kAutograd);
+}
+
+}  // namespace castoff
