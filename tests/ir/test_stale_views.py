@@ -119,3 +119,80 @@ def test_a_view_in_the_shape_of_the_tensor_itself(view):
         a.detach().add_(i)
         b = view(a, a)
         assert (a.shape, b.tolist()) == (b.shape, torch.arange(i, i + 8.0).view(2, 4).tolist())
+
+
+def _write_row(x):
+    x.expand(2, 3)[1] = 5
+
+
+def _write_by_mask(x):
+    x.expand(1, 3)[(x > 0)[None]] = 1
+
+
+def _write_booleans(x):
+    mask = x > 0
+    mask.expand(1, 3)[:, 1:].logical_not_()
+    x.copy_(mask)
+
+
+# What is written, and to which views by expand(): -inf, NaN and 1e8 are lost in differences.
+EXPANDED = {
+    "fill": lambda x: x.expand(2, 3).fill_(1),
+    "minus infinity": lambda x: x.expand(2, 3).masked_fill_(x > 0, -torch.inf),
+    "nan is kept": lambda x: x.div_(x.isfinite()).expand(2, 3)[0, 0].fill_(1),
+    "a row": _write_row,
+    "a product": lambda x: x.expand(2, 3)[0].mul_(2),
+    "one row": lambda x: x.expand(1, 3).fill_(1),
+    "by a mask": _write_by_mask,
+    "the same sizes": lambda x: x.expand_as(x).copy_(torch.ones(1).to(x.device)),
+    "scattered": lambda x: x.expand(1, 3).scatter_(1, torch.tensor([[0]]).to(x.device), 9.0),
+    "in two dimensions": lambda x: x[:1].unsqueeze(0).expand(2, 3)[1, 2].fill_(7),
+    "booleans": _write_booleans,
+}
+
+
+@fails_on_stock
+@pytest.mark.parametrize("write", EXPANDED.values(), ids=EXPANDED)
+def test_what_is_written_to_an_expanded_view(write):
+    results = []
+    for device in ("cpu", DEVICE):
+        x = torch.tensor([1e8, -torch.inf, 3.0]).to(device)
+        write(x)
+        results.append(x.cpu())
+    torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.complex64])
+def test_dtypes_of_what_is_written_to_an_expanded_view(dtype):
+    results = []
+    for device in ("cpu", DEVICE):
+        x = (torch.arange(6).view(2, 1, 3) % 2).to(dtype).to(device)
+        x.expand(2, 2, 3).fill_(1)
+        results.append(x.cpu())
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+@fails_on_stock
+def test_an_expanded_mask_of_a_batch_of_one_is_written_in_a_step():
+    """A causal mask with which a first token of padding is masked out, and the gradient through what it masks."""
+    results = []
+    for device in ("cpu", DEVICE):
+        scores = torch.linspace(-1, 1, 16).view(1, 4, 4).to(device).requires_grad_()
+        mask = torch.full((4, 4), -torch.inf).triu(1).to(device)
+        batch = mask[None].expand(1, -1, -1)
+        batch[:, :, 0] = -torch.inf
+        batch[:, 0, 0] = 0
+        (scores + batch).softmax(-1).square().sum().backward()
+        results.append([mask.cpu(), scores.grad.cpu()])
+    torch.testing.assert_close(*results)
+
+
+@passes_on_stock
+def test_the_ir_of_an_expanded_view_that_is_not_written():
+    ir(computed()[:1].expand(3, 4)).expect("""\
+%0 = f32[2,4] xla::device_data()
+%1 = f32[1,4] xla::select(%0)
+%2 = f32[3,4] aten::expand(%1)
+return %2
+""")

@@ -1,7 +1,8 @@
 // An overlay build takes the place of two functions: that by which functionalization's kernels get
 // the value of an argument, which all of them but those of views have brought up to date; and the
 // constructor of a view, which begins as out of date once its base was written, and is computed
-// twice.
+// twice. From torch 2.9 on it takes the place of a third: what brings a write to a view by expand()
+// to its base. Before, that is a function that each view has.
 #include <ATen/FunctionalTensorWrapper.h>
 #include <torch/csrc/castoff/kill_switch.h>
 #include <torch/csrc/castoff/torch_version.h>
@@ -9,6 +10,7 @@
 
 #include <utility>
 
+#include "expanded_writes.h"
 #include "interpose.h"
 
 #define FROM_FUNCTIONAL_TENSOR \
@@ -18,6 +20,7 @@ using Meta = std::shared_ptr<at::functionalization::ViewMeta>;
 #define VIEW_CONSTRUCTOR                                          \
   "_ZN2at23FunctionalTensorWrapperC1ERKNS_6TensorEPKS0_RKSt10sha" \
   "red_ptrINS_17functionalization8ViewMetaEE"
+#define REVERSED_EXPANSION "_ZN2at17functionalization15expand_ViewMeta7reverseERKNS_6TensorES4_"
 #else
 using Meta = at::functionalization::ViewMeta;
 #define VIEW_CONSTRUCTOR \
@@ -82,9 +85,47 @@ at::Tensor unwrap(const at::Tensor& tensor, bool expected) {
   return is_stale ? present_value(*wrapper) : wrapper->value();
 }
 
+#if CASTOFF_TORCH_AT_LEAST(2, 9)
+
+extern "C++" {
+[[gnu::visibility("default")]] at::Tensor reversed_expansion(
+    at::functionalization::ViewMeta* self, const at::Tensor& base,
+    const at::Tensor& written) __asm__(REVERSED_EXPANSION);
+}
+
+at::Tensor reversed_expansion(at::functionalization::ViewMeta* self, const at::Tensor& base,
+                              const at::Tensor& written) {
+  if (base.device().is_xla() && is_enabled()) {
+    return torch::castoff::expanded_base(base, written);
+  }
+  return torch::castoff::Stock<&reversed_expansion>::call(self, base, written);
+}
+
+namespace {
+void reverse_expansion(FunctionalTensorWrapper&) {}
+}  // namespace
+
+#else
+
+namespace {
+
+void reverse_expansion(FunctionalTensorWrapper& view) {
+  auto& metas = const_cast<torch::castoff::Views&>(torch::castoff::views_of(view));
+  if (metas.empty() || torch::castoff::operator_of(metas.back()) != "expand") return;
+  if (!view.value().device().is_xla() || !is_enabled()) return;
+  metas.back().reverse_fn = [](const at::Tensor& base, const at::Tensor& written, int64_t) {
+    return torch::castoff::expanded_base(base, written);
+  };
+}
+
+}  // namespace
+
+#endif
+
 void construct_view(FunctionalTensorWrapper* self, const at::Tensor& value,
                     const FunctionalTensorWrapper* base, const Meta& meta) {
   torch::castoff::Stock<&construct_view>::call(self, value, base, meta);
+  reverse_expansion(*self);
   // The value was computed of the base's present one, by unwrap().
   if (!self->is_up_to_date() && is_of_xla(*self)) {
     generation_of(*self) = torch::castoff::memory_of(*self).generation();
