@@ -27,6 +27,8 @@ X = images(2, 4, 5, 7)
 ROW = X[0, 0, :, 0]
 INDEX = torch.tensor([[2, 0, 1], [1, 1, 3]])
 LABELS = torch.tensor([[1, 2, 3], [2, 2, 4], [3, 1, 1], [4, 2, 1], [5, 5, 5]])
+LEAST = torch.full((1, 2, 4, 4), -torch.inf)  # and a row and a window with the least finite number, and others
+LEAST[0, 0, 0, 1:3], LEAST[0, 1, :2] = torch.finfo(torch.float32).min, torch.arange(4.0)
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
 
 #: Images of which two have NaN and infinities, at a corner too.
@@ -192,6 +194,12 @@ RESULTS = {
         for row in ([3.0, 0.0, -0.0, 2.0], [0.0, 0.0, -0.0], [5.0, -0.0, 0.0, 0.0, -0.0, -3.0])
     ],
     "aminmax": lambda at: at(X).aminmax(dim=2),
+    "maxima of minus infinity": lambda at: (
+        *at(LEAST).aminmax(dim=-1),
+        *(-at(LEAST)).aminmax(),
+        *F.adaptive_max_pool2d(at(LEAST), 2, return_indices=True),
+        *F.max_pool2d(at(LEAST), 2, stride=1, padding=1, dilation=2, return_indices=True),
+    ),
     "cumprod of int64": lambda at: at(INDEX + 1).cumprod(1),
     "cummin": lambda at: at(INDEX).cummin(1),
     "dilated pooling of integers": lambda at: F.max_pool2d(
