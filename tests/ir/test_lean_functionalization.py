@@ -34,16 +34,23 @@ def method(name, *arguments, **options):
 
 NUMBERS = (2, 1.5, True, 1j)
 ARITHMETIC = ("add_", "sub_", "mul_", "div_", "pow_")
+COMPARISONS = ("eq_", "ne_", "lt_", "le_", "gt_", "ge_")
+SHIFTS = ("bitwise_left_shift_", "bitwise_right_shift_")
 #: Elementwise operators of one tensor that check the dtype of the result themselves.
 UNARY = [
     "abs_",
     "acos_",
+    "acosh_",
     "asin_",
+    "asinh_",
     "atan_",
+    "atanh_",
     "bitwise_not_",
     "ceil_",
     "cos_",
     "cosh_",
+    "deg2rad_",
+    "digamma_",
     "erf_",
     "erfc_",
     "erfinv_",
@@ -53,21 +60,29 @@ UNARY = [
     "exponential_",
     "floor_",
     "frac_",
+    "i0_",
+    "lgamma_",
     "log10_",
     "log1p_",
     "log2_",
     "log_",
+    "logical_not_",
+    "logit_",
     "nan_to_num_",
     "neg_",
+    "rad2deg_",
     "reciprocal_",
     "relu_",
     "round_",
     "rsqrt_",
+    "sgn_",
     "sigmoid_",
     "sign_",
     "sin_",
+    "sinc_",
     "sinh_",
     "sqrt_",
+    "square_",
     "tan_",
     "tanh_",
     "trunc_",
@@ -85,6 +100,12 @@ KEEPING = {
 ALONE = {name: method(name) for name in UNARY} | KEEPING
 ALONE |= {
     "clamp_": method("clamp_", 0, 1),
+    "cumsum_": method("cumsum_", 0),
+    "cumprod_": method("cumprod_", -1),
+    "cumsum_ of a dtype": method("cumsum_", 0, dtype=bf16),
+    "cumsum_ beyond": method("cumsum_", 2),
+    "logit_ .1": method("logit_", 0.1),
+    "round_ 1": method("round_", decimals=1),
     "clamp_min_ 1": method("clamp_min_", 1),
     "clamp_max_ 1.5": method("clamp_max_", 1.5),
     "clamp_ of one bound": method("clamp_", max=1),
@@ -102,10 +123,14 @@ ALONE |= {
     "leaky_relu_": lambda x: functional.leaky_relu(x, inplace=True),
     **{f"{n} {v}": method(n, v) for n in (*ARITHMETIC, "remainder_", "fmod_", "floor_divide_") for v in NUMBERS},
     **{f"div_ {m} {v}": method("div_", v, rounding_mode=m) for m in ("trunc", "floor") for v in NUMBERS},
+    **{f"{n} {v}": method(n, v) for n in (*COMPARISONS, "copysign_", *SHIFTS) for v in NUMBERS},
 }
 WITH_ONE = {
     **{name: method(name) for name in (*ARITHMETIC, "remainder_", "fmod_", "floor_divide_", "atan2_")},
     **{name: method(name) for name in ("bitwise_and_", "bitwise_or_", "bitwise_xor_", "clamp_min_", "clamp_max_")},
+    **{name: method(name) for name in (*COMPARISONS, *SHIFTS, "logical_and_", "logical_or_", "logical_xor_")},
+    **{name: method(name) for name in ("copysign_", "xlogy_", "hypot_", "heaviside_", "nextafter_", "gcd_", "lcm_")},
+    **{name: method(name) for name in ("igamma_", "igammac_")},
     "clamp_ tensor": lambda x, low: x.clamp_(low),
     "div_ floor": method("div_", rounding_mode="floor"),
     **{f"add_ alpha={v}": method("add_", alpha=v) for v in NUMBERS},
@@ -145,7 +170,7 @@ def outcome(function, operands, device):
     before = tensors[0].dtype, tensors[0].shape
     try:
         result = function(*tensors)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
         assert (tensors[0].dtype, tensors[0].shape) == before
         return "refused", str(error)
     assert result is tensors[0]
@@ -182,13 +207,14 @@ OURS = re.compile(r"single memory location|doesn't match the broadcast shape|can
 
 #: What the CPU refuses and stock takes for other reasons than the shape and dtype of a result.
 NOT_OURS = re.compile(
-    r"Integer division|not implemented for|Subtraction, the|not supported|Boolean alpha|alpha must|support complex"
+    r"Integer division|not (yet )?implemented|Subtraction, the|not supported|Boolean alpha|alpha must|support complex"
 )
 
 
 #: What stock refuses in all calls that the CPU refuses.
-REFUSED = {"sub_ True", "pow_ 1j", "add_ alpha=True", "sub_ alpha=True", "lerp_ 1j", "clamp_ of none"}
+REFUSED = {"copysign_ 1j", "sub_ True", "pow_ 1j", "add_ alpha=True", "sub_ alpha=True", "lerp_ 1j", "clamp_ of none"}
 REFUSED |= {"exponential_ below 0", "remainder_ 1j", "fmod_ 1j", "floor_divide_ 1j", "div_ trunc 1j", "div_ floor 1j"}
+REFUSED |= {"bitwise_left_shift_ 1j", "bitwise_right_shift_ 1j", "cumsum_ of a dtype", "cumsum_ beyond", "gcd_", "lcm_"}
 REFUSED |= {"bitwise_and_", "bitwise_or_", "bitwise_xor_", *KEEPING}
 
 
@@ -277,6 +303,11 @@ BY_INDEX = {
             "dimension -3": (-3, index(2, 3), of(2, 3)),
         }.items()
     },
+    "index_fill_": ("index_fill_", (0, index(2), 1.5)),
+    "index_fill_ by one": ("index_fill_", (-1, torch.tensor(1), 2)),
+    "index_fill_ a fraction into integers": ("index_fill_", (0, index(2), 1.5), i32),
+    "index_fill_ by a matrix": ("index_fill_", (0, index(2, 1), 1)),
+    "index_fill_ dimension 2": ("index_fill_", (2, index(2), 1)),
     "scatter_ a number": ("scatter_", (1, index(2, 1), 1)),
     "scatter_ a fraction into integers": ("scatter_", (1, index(2, 1), 1.5), i32),
     "scatter_ a number, too long": ("scatter_", (1, index(3, 1), 1)),

@@ -21,13 +21,14 @@ namespace castoff {
 namespace functionalization = at::functionalization::impl;
 
 // What an operator makes of dtypes. The first four promote them, as torch.result_type does, and
-// cannot write a result of a higher category, such as float to int; the others check them
-// themselves.
+// cannot write a result of a higher category, such as float to int; those from kOther on check
+// dtypes and shapes themselves.
 enum class Kind {
   kArithmetic,  // of integers, the result is an integer
   kDivision,    // of integers, the result is a float
   kBitwise,     // of integers and bools
   kPromoting,
+  kComparison,  // the result is bool, which every dtype takes
   kOther,
   // The result has self's dtype, and the CPU writes to expanded tensors, too.
   kKeeping,
@@ -57,6 +58,7 @@ inline bool keeps_dtype(Kind kind, const at::Tensor& self) {
       return is_number(dtype);
     case Kind::kBitwise:
       return is_bool || (is_number(dtype) && !at::isFloatingType(dtype));
+    case Kind::kComparison:
     case Kind::kKeeping:
       return is_bool || is_number(dtype);
     case Kind::kMatrix:
@@ -74,17 +76,25 @@ inline int category(at::ScalarType dtype) {
   return dtype == at::ScalarType::Bool ? 0 : 1;
 }
 
+inline void refuse_dtype(const at::Tensor& self, at::ScalarType result) {
+  TORCH_CHECK(category(result) <= category(self.scalar_type()), "result type ", result,
+              " can't be cast to the desired output type ", self.scalar_type());
+}
+
 inline void refuse_result(Kind kind, const at::Tensor& self, const at::Tensor& other) {
   if (!other.defined() || kind >= Kind::kOther) return;
   const auto sizes = at::infer_size_dimvector(self.sizes(), other.sizes());
   TORCH_CHECK(self.sizes() == c10::IntArrayRef(sizes), "output with shape ", self.sizes(),
               " doesn't match the broadcast shape ", c10::IntArrayRef(sizes));
-  at::ScalarType result = at::_ops::result_type_Tensor::call(self, other);
-  if (kind == Kind::kDivision && category(result) < 2) {
-    result = c10::get_default_dtype_as_scalartype();
+  if (kind == Kind::kComparison) return;
+  refuse_dtype(self, at::_ops::result_type_Tensor::call(self, other));
+}
+
+// A quotient of integers.
+inline void refuse_quotient(const at::Tensor& self) {
+  if (category(self.scalar_type()) < 2) {
+    refuse_dtype(self, c10::get_default_dtype_as_scalartype());
   }
-  TORCH_CHECK(category(result) <= category(self.scalar_type()), "result type ", result,
-              " can't be cast to the desired output type ", self.scalar_type());
 }
 
 inline void refuse_result(Kind kind, const at::Tensor& self,
@@ -178,6 +188,7 @@ const Other& unwrapped(const Other& other) {
 template <Kind kind>
 struct Elementwise {
   static constexpr bool kRefusesOverlap = kind < Kind::kKeeping;
+  static constexpr bool kCasts = kind == Kind::kComparison;
 
   template <class... Arguments>
   static bool fit(const at::Tensor& self, const Arguments&... arguments) {
@@ -188,6 +199,7 @@ struct Elementwise {
   template <class... Arguments>
   static void refuse(const at::Tensor& self, const Arguments&... arguments) {
     (refuse_result(kind, self, arguments), ...);
+    if (kind == Kind::kDivision) refuse_quotient(self);
   }
 };
 
@@ -210,7 +222,8 @@ class InPlaceKernel<InPlace, Functional, Calls, at::Tensor&(at::Tensor&, Argumen
       const at::AutoDispatchSkipFunctionalize no_wrappers;
       return Functional::call(before, unwrapped(arguments)...);
     }();
-    if (after.scalar_type() != self.scalar_type() || after.sizes() != self.sizes()) {
+    const bool is_of_dtype = Calls::kCasts || after.scalar_type() == self.scalar_type();
+    if (!is_of_dtype || after.sizes() != self.sizes()) {
       return Stock::call(keys, self, arguments...);
     }
     functionalization::replace_(self, after);

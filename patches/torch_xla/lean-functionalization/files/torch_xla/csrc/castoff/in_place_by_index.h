@@ -22,6 +22,7 @@ inline bool has_index(const at::Tensor& self, int64_t dim, const at::Tensor& ind
 
 struct OfAnyCall {
   static constexpr bool kRefusesOverlap = true;
+  static constexpr bool kCasts = false;
 
   template <class... Arguments>
   static void refuse(const Arguments&...) {}
@@ -45,6 +46,16 @@ struct OfSlices : OfAnyCall {
   static bool fit(const at::Tensor& self, int64_t dim, const at::Tensor& index,
                   const at::Tensor& source, const at::Scalar& alpha) {
     return fits(Kind::kOther, self, alpha) && fit(self, dim, index, source);
+  }
+};
+
+// index_fill_. The CPU writes to expanded tensors, too.
+struct OfFilledSlices : OfAnyCall {
+  static constexpr bool kRefusesOverlap = false;
+
+  static bool fit(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                  const at::Scalar& value) {
+    return has_index(self, dim, index) && index.dim() <= 1 && fits(Kind::kOther, self, value);
   }
 };
 
