@@ -98,6 +98,9 @@ KNOWN: dict[tuple[str, str, str], Known] = {
         29.0, "0.85 of stock's cycles; stock keeps all next to the cores"
     ),
     ("DeBERTa 2, AdamW", "v6e", MEMORY): Known(1.49, "0.91 of stock's cycles"),
+    ("ConvNeXt block", "v5p", MEMORY): Known(1.49, "0.96 of stock's cycles"),
+    ("contrastive", "v5p", MEMORY): Known(2.89, "0.86 of stock's cycles"),
+    ("UNet residual block", "v5p", CYCLES): Known(1.02, "0.98 of stock's cycles on v5e, 0.72 on v6e"),
 }
 """What programs take more of, by generation, how much more at most, and why."""
 
