@@ -8,8 +8,7 @@
 #include <ATen/ops/einsum_native.h>
 
 #include <algorithm>
-#include <string>
-#include <unordered_map>
+#include <array>
 #include <vector>
 
 #include "torch_xla/csrc/castoff/remedy.h"
@@ -22,20 +21,25 @@ using at::Tensor;
 
 // Whether a label has two extents. An ellipsis is torch's in any case.
 bool is_spread(c10::string_view equation, const std::vector<Tensor>& operands) {
-  std::unordered_map<char, c10::SymInt> extents;
+  std::array<int64_t, 'z' - 'A' + 1> extents;
+  extents.fill(-1);
   size_t operand = 0;
   int64_t dim = 0;
-  for (const char c : equation.substr(0, equation.find('-'))) {
+  for (const char c : equation) {
+    if (c == '-') break;
     if (c == ' ') continue;
     if (c == ',') {
       ++operand;
       dim = 0;
       continue;
     }
-    if (c == '.' || operand >= operands.size() || dim >= operands[operand].dim()) return false;
-    const c10::SymInt extent = operands[operand].sym_size(dim++);
-    const auto [known, is_new] = extents.emplace(c, extent);
-    if (!is_new && known->second != extent) return true;
+    if (c < 'A' || c > 'z' || operand >= operands.size() || dim >= operands[operand].dim()) {
+      return false;
+    }
+    const int64_t extent = operands[operand].size(dim++);
+    int64_t& known = extents[c - 'A'];
+    if (known >= 0 && known != extent) return true;
+    known = extent;
   }
   return false;
 }
