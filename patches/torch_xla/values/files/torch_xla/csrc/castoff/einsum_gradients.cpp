@@ -4,7 +4,6 @@
 // for equations that it does not lower.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/einsum_native.h>
 
 #include <algorithm>
@@ -44,25 +43,17 @@ bool is_spread(c10::string_view equation, const std::vector<Tensor>& operands) {
   return false;
 }
 
-void differentiable(Call& call) {
-  if (!at::GradMode::is_enabled()) return call.proceed();
-  const std::vector<Tensor> operands = call[1].toTensorVector();
-  const bool differentiated = std::any_of(operands.begin(), operands.end(),
-                                          [](const Tensor& t) { return t.requires_grad(); });
-  if (!differentiated) return call.proceed();
+}  // namespace
+
+bool einsum_answered_by_torch(Call& call, const std::vector<Tensor>& operands) {
   const c10::string_view equation = call[0].toStringView();
   const bool complex =
       std::any_of(operands.begin(), operands.end(), [](const Tensor& t) { return t.is_complex(); });
-  if (!complex && !is_spread(equation, operands)) return call.proceed();
+  if (!complex && !is_spread(equation, operands)) return false;
   const auto path = call[2].toOptional<std::vector<int64_t>>();
   call.answer(at::native::einsum(
       equation, operands, path ? at::OptionalIntArrayRef(*path) : at::OptionalIntArrayRef()));
-}
-
-}  // namespace
-
-void mend_einsum_gradients(torch::Library& autograd) {
-  remedy(autograd, differentiable, "einsum", kAutograd);
+  return true;
 }
 
 }  // namespace castoff
