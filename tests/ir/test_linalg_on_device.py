@@ -1,11 +1,12 @@
 """Linear algebra that stays on the device: patches/torch_xla/on-device."""
 
 import importlib
+import re
 
 import pytest
 import torch
 import torch_xla
-from ir_text import ir
+from ir_text import hlo, ir
 from lowered import on_the_cpu, on_the_device, with_gradient
 from marks import fails_on_stock
 from other_process import completed
@@ -188,6 +189,27 @@ def test_matrices_of_more_than_a_block(name, monkeypatch):
     x = matrices(100, 100, dtype=torch.float64)
     found = on_the_device(lambda: LARGE[name](x.to(DEVICE)))
     torch.testing.assert_close(found.cpu(), LARGE[name](x))
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("loops", "size"), [(True, 6), (False, 7)], ids=["loops", "XLA's own"])
+def test_small_matrices_by_loops_and_by_instructions_of_xla(loops, size, monkeypatch):
+    """XLA's CPU takes a second or more to compile its own instruction for Cholesky's factor."""
+    linalg = importlib.import_module("torch_xla._lowerings.linalg")
+    monkeypatch.setattr(linalg, "LOOPS_ON_CPU", loops)
+    x = matrices(2, size, size, dtype=torch.float64)
+    diagonals = torch.ones(3, size, dtype=torch.float64)
+    diagonals[1, 2], diagonals[2, -1] = -2, 0
+    without_factor = torch.diag_embed(diagonals)
+
+    def program(x, others):
+        infos = torch.linalg.cholesky_ex(others).info, torch.linalg.cholesky_ex(others, upper=True).info
+        return torch.linalg.cholesky_ex(definite(x)).L, *torch.linalg.qr(x), *torch.geqrf(x), *infos
+
+    found = on_the_device(lambda: program(x.to(DEVICE), without_factor.to(DEVICE)))
+    names = re.findall(r"= .* (cholesky|custom-call)\(", hlo(*found))
+    assert len(names) == (0 if loops else 6)
+    torch.testing.assert_close(on_the_cpu(found), program(x, without_factor))
 
 
 @pytest.mark.passes_on_stock

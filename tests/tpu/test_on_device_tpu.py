@@ -1,5 +1,7 @@
 """on-device on the TPU compiler: what its table computes compiles, for the calls that tests/ir makes of it."""
 
+import contextlib
+import importlib
 import sys
 from pathlib import Path
 
@@ -16,6 +18,13 @@ import test_on_device as others
 
 DEVICE = torch_xla.device()
 PARTS = 24
+
+
+@pytest.fixture(autouse=True)
+def with_instructions_of_a_tpu(monkeypatch):
+    """Factorizations are XLA's own instructions there, and loops on XLA's CPU."""
+    with contextlib.suppress(ImportError):
+        monkeypatch.setattr(importlib.import_module("torch_xla._lowerings.linalg"), "LOOPS_ON_CPU", False)
 
 
 def on_xla(t):

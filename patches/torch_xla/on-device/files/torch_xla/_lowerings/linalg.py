@@ -1,6 +1,7 @@
 """Linear algebra: factorizations and what follows from them, of float32 and float64."""
 
 import math
+import os
 from typing import Optional
 
 import torch
@@ -19,6 +20,9 @@ LARGEST_ON_CPU = 32
 MOST_ON_CPU = 2**14
 """Rows and elements: LAPACK takes larger matrices sooner than the loops of XLA's CPU, and is not far away there."""
 
+LOOPS_ON_CPU = os.environ.get("CASTOFF_TRACE_FOR") != "TPU"
+"""XLA's CPU compiles them sooner than its own instructions: Cholesky's of 32 rows in a tenth of the time."""
+
 
 def _is_here(*matrices: Tensor) -> bool:
     """Whether these are for the functions of this module."""
@@ -36,9 +40,10 @@ def _is_square(x: Tensor) -> bool:
     return x.dim() >= 2 and x.shape[-1] == x.shape[-2] and _is_here(x)
 
 
-def _may_be_sharded(x: Tensor) -> bool:
+def _by_a_loop(x: Tensor) -> bool:
     """Whether to use a loop in place of XLA's own instruction, which gathers matrices that are sharded by the batch."""
-    return runtime.is_spmd() and x.shape[-1] <= loops.BLOCK
+    is_sooner = LOOPS_ON_CPU and runtime.device_type() == "CPU"
+    return (is_sooner or runtime.is_spmd()) and x.shape[-1] <= loops.BLOCK
 
 
 def _computed(name: str, made: object, *operands: Tensor) -> list[Tensor]:
@@ -108,19 +113,22 @@ def cholesky_ex(x: Tensor, upper: bool, check_errors: bool) -> tuple[Tensor, Ten
     if not x.numel():
         return x.clone(), torch.zeros(x.shape[:-2], dtype=torch.int32, device=x.device)
     lower = (x.mT if upper else x).tril()
-    whole = _flat(lower + lower.tril(-1).mT)
-    if _may_be_sharded(x):
-        found = _computed("cholesky", loops.cholesky(Operand.of(whole)), whole)[0]
-    else:
-        found = _flat(torch.ops.aten.cholesky(lower, False))
-    # A pivot of 0 that is the last one leaves no NaN.
-    fails = (~(found.diagonal(0, -2, -1) > 0)).any(-1).to(torch.int32)
-    made = loops.first_minor_not_positive(Operand.of(whole))
-    info = _computed("minors", made, whole, fails)[0].reshape(x.shape[:-2])
+    found, info = _cholesky(lower, _flat(lower + lower.tril(-1).mT))
+    info = info.reshape(x.shape[:-2])
     if check_errors:
         _check(info, "torch.linalg.cholesky_ex", x)
     found = found.reshape(x.shape)
     return found.mT if upper else found, info
+
+
+def _cholesky(lower: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+    """L [B, n, n] of the matrices of which both hold the lower triangles, and the number of the first bad minor."""
+    if _by_a_loop(lower):
+        return tuple(_computed("cholesky", loops.cholesky(Operand.of(whole)), whole))
+    found = _flat(torch.ops.aten.cholesky(lower, False))
+    # A pivot of 0 that is the last one leaves no NaN.
+    fails = (~(found.diagonal(0, -2, -1) > 0)).any(-1).to(torch.int32)
+    return found, _computed("minors", loops.first_minor_not_positive(Operand.of(whole)), whole, fails)[0]
 
 
 # ---- LU
@@ -339,7 +347,7 @@ def _geqrf(x: Tensor) -> tuple[Tensor, Tensor]:
     taus = Operand(x.dtype, (*x.shape[:-2], min(x.shape[-2:])))
     if not x.numel():
         return x.clone(), x.new_zeros(taus.sizes)
-    if _may_be_sharded(x):
+    if _by_a_loop(x):
         flat = _flat(x.mT)
         packed, tau = _computed("geqrf", reflectors.qr(Operand.of(flat)), flat)
         return packed.mT.reshape(x.shape), tau.reshape(taus.sizes)
@@ -355,7 +363,7 @@ def geqrf(x: Tensor) -> tuple[Tensor, Tensor]:
 def householder_product(x: Tensor, tau: Tensor) -> Tensor:
     if not tau.numel():
         return torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device).expand(x.shape).clone()
-    if _may_be_sharded(x):
+    if _by_a_loop(x):
         given = [_flat(x.mT), tau.reshape(-1, tau.shape[-1])]
         made = reflectors.product(Operand.of(given[0]), tau.shape[-1])
         return _computed("householder_product", made, *given)[0].mT.reshape(x.shape)

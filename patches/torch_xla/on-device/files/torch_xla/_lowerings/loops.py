@@ -224,19 +224,28 @@ def reordered(matrix: Operand):
 
 @functools.lru_cache(maxsize=256)
 def cholesky(matrix: Operand):
-    """L of symmetric matrices [B, n, n]: NaN from the first pivot on that is not positive."""
+    """L of symmetric matrices [B, n, n], and the order [B] of the first leading minor that is not positive, or 0.
+
+    L is NaN from that minor's pivot on, which may be 0.
+    """
     batch, size, _ = matrix.sizes
 
-    def step(k: Op, a: Op, found: Op) -> list[Op]:
+    def step(k: Op, a: Op, found: Op, info: Op) -> list[Op]:
         column = row(a, k)
-        pivot = like(column.dynamic_slice([integer(k, 0), k], (batch, 1)).reshape((batch,)), column, (0,))
-        root = (pivot > pivot.zeros_like()).select(mkop("Sqrt", (pivot.op,)), pivot.scalar_like(math.nan))
-        lower = (iota(column, 1) >= like(k, column)).select(column / root, column.zeros_like())
+        pivot = column.dynamic_slice([integer(k, 0), k], (batch, 1)).reshape((batch,))
+        is_positive = pivot > pivot.zeros_like()
+        fails = is_positive.select(info.zeros_like(), like(k, info) + info.scalar_like(1))
+        info = (info == info.zeros_like()).select(fails, info)
+        root = mkop("Sqrt", (pivot.op,))
+        divisor = like(is_positive.select(root, root.scalar_like(math.nan)), column, (0,))
+        place, here = iota(column, 1), like(k, column)
+        lower = (place > here).select(column / divisor, column.zeros_like())
+        lower = (place == here).select(like(root, column, (0,)), lower)
         rows, columns = like(lower, a, (0, 1)), like(lower, a, (0, 2))
-        return [a - rows * columns, (iota(a, 2) == like(k, a)).select(rows, found)]
+        return [a - rows * columns, (iota(a, 2) == like(k, a)).select(rows, found), info]
 
     def whole(a: Op) -> Op:
-        return loop(integer(a, size), [a, a.zeros_like()], step)[1]
+        return Op.tuple(loop(integer(a, size), [a, a.zeros_like(), iota(a, 0, 1).zeros_like()], step)[1:])
 
     return create_computation("cholesky", whole, [shape_of(matrix)])
 
