@@ -1,6 +1,7 @@
 """Complex numbers, and complex128 on its way to the CPU: patches/torch_xla/values."""
 
 import io
+import math
 
 import pytest
 import torch
@@ -140,6 +141,50 @@ def test_isnan_and_bool():
     x = torch.complex(torch.tensor([nan, 1, 0, 0]), torch.tensor([one, nan, 1, 0]))
     assert_same(torch.isnan, x)
     assert_same(lambda x: x[2:].bool(), x)
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (c64, c128), ids=str)
+def test_isinf(dtype):
+    values = [complex(1, -math.inf), complex(math.inf, math.nan), complex(math.nan, 0), 2 + 1j]
+    assert_same(torch.isinf, torch.tensor(values, dtype=dtype))
+
+
+@fails_on_stock
+@pytest.mark.parametrize("dtype", (c64, c128), ids=str)
+@pytest.mark.parametrize("form", ({"dim": 1}, {"dim": (0, 1)}, {"dim": 0, "keepdim": True}), ids=str)
+def test_logsumexp(form, dtype):
+    """Of real parts for which exp is infinite, too; and of such as are infinite."""
+
+    def program(x):
+        leaf = x.requires_grad_()
+        found = torch.logsumexp(leaf, **form)
+        grad = torch.autograd.grad(found, leaf, torch.full_like(found, 1 - 2j))[0]
+        return torch.cat([found.detach().flatten(), grad.flatten()])
+
+    assert_same(program, numbers(3, 4, dtype=dtype) + 1000)
+    assert_same(lambda x: x.logsumexp(0), torch.tensor([complex(-math.inf), complex(-math.inf)], dtype=dtype))
+    assert_same(lambda x: x.logsumexp(1), torch.tensor([[3 + 9j], [-2 - 5j]], dtype=dtype))
+
+
+@fails_on_stock
+@pytest.mark.parametrize(("beta", "alpha"), ((1, 2 - 1j), (0.5j, 1), (2j, 3)))
+def test_addmm_with_complex_factors(beta, alpha):
+    def program(*tensors):
+        leaves = [x.requires_grad_() for x in tensors]
+        found = torch.addmm(*leaves, beta=beta, alpha=alpha)
+        grads = torch.autograd.grad(found, leaves, torch.full_like(found, 1 - 2j), allow_unused=True)
+        return torch.cat([t.detach().flatten() for t in (found, *grads) if t is not None])
+
+    assert_same(program, numbers(4), numbers(3, 5), numbers(5, 4))
+
+
+@passes_on_stock
+def test_addmm_of_real_matrices_with_a_complex_factor_is_refused():
+    for device in ("cpu", DEVICE):
+        x = torch.ones(2, 2, device=device)
+        with pytest.raises(RuntimeError):
+            torch.addmm(x, x, x, alpha=1j)
 
 
 @fails_on_stock

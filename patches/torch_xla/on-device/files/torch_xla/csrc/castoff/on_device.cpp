@@ -124,7 +124,8 @@ void scaled_addmm(Call& call) {
   const bool matrices = first.dim() == 2 && second.dim() == 2 && first.size(1) == second.size(0);
   const bool integers = c10::isIntegralType(dtype, /*includeBool=*/true);
   const bool whole = beta.isIntegral(false) && alpha.isIntegral(false);
-  if (!one_dtype || !matrices || c10::isComplexType(dtype) ||
+  const bool of_reals = !c10::isComplexType(dtype);
+  if (!one_dtype || !matrices || (of_reals && (beta.isComplex() || alpha.isComplex())) ||
       (integers && (!whole || is_for_tpu())) || dtype == at::ScalarType::Bool ||
       !broadcasts(self, {first.size(0), second.size(1)})) {
     return call.proceed();

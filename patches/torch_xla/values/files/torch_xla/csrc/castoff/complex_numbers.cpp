@@ -16,6 +16,8 @@
 #include <ATen/ops/view_as_real_copy.h>
 #include <c10/core/ScalarType.h>
 
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,6 +27,8 @@
 
 namespace castoff {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // ---- the way to the CPU
 
@@ -169,6 +173,32 @@ void is_nan(Call& call) {
   call.answer(at::view_as_real_copy(self).isnan().any(-1));
 }
 
+void is_infinite(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!self.is_complex())) return call.proceed();
+  const Below below;
+  call.answer(at::view_as_real_copy(self).isinf().any(-1));
+}
+
+// self, dim, keepdim: the largest real part is taken off, as by torch.
+void logsumexp(Call& call) {
+  const Tensor self = call.tensor(0);
+  if (C10_LIKELY(!self.is_complex() || self.numel() == 0)) return call.proceed();
+  const std::vector<int64_t> dims = call[1].toIntVector();
+  const bool keepdim = call[2].toBool();
+  const Below below;
+  const Tensor real = at::view_as_real_copy(self).select(-1, 0);
+  const auto largest = [&](bool keep) {
+    const Tensor found = real.amax(dims, keep);
+    return found.masked_fill(found.abs() == kInfinity, 0);
+  };
+  const Tensor total = self.sub(largest(true)).exp().sum(dims, keepdim);
+  // XLA takes log(exp(x)) for x, whose imaginary part may be beyond pi.
+  const bool is_single = total.numel() == self.numel();
+  const Tensor log = is_single ? total.mul(0.5).log().add(std::log(2.0)) : total.log();
+  call.answer(log.add(largest(keepdim)));
+}
+
 // ---- others
 
 // self: torch_xla gives the magnitude of a complex number as a complex number.
@@ -229,6 +259,8 @@ void mend_complex_numbers(torch::Library& xla) {
   remedy(xla, spread_and_mean<false>, "var_mean.correction");
   remedy(xla, spread_and_mean<true>, "std_mean.correction");
   remedy(xla, is_nan, "isnan");
+  remedy(xla, is_infinite, "isinf");
+  remedy(xla, logsumexp, "logsumexp");
   remedy(xla, magnitude, "abs");
   remedy(xla, full, "full");
   remedy(xla, conjugated, "sigmoid_backward tanh_backward");
