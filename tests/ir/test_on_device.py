@@ -31,6 +31,9 @@ LEAST = torch.full((1, 2, 4, 4), -torch.inf)  # and a row and a window with the 
 LEAST[0, 0, 0, 1:3], LEAST[0, 1, :2] = torch.finfo(torch.float32).min, torch.arange(4.0)
 SPECIAL = torch.tensor([0.0, -0.0, 1.5, -2.5, float("inf"), -float("inf"), float("nan"), 3e-30, 1e30])
 
+#: As 0 / 0 is on a CPU; 3, 1, 2 and 2 follow.
+SIGNED_NAN = torch.tensor([-1, 0x4040, 0x3F80, 0x4000, 0x4000], dtype=torch.int16).view(torch.bfloat16)
+
 #: Images of which two have NaN and infinities, at a corner too.
 NOT_FINITE = X.clone()
 NOT_FINITE[0, 1, 2, 3], NOT_FINITE[1, 0, 3, 2], NOT_FINITE[1, 0, 0, 0] = float("nan"), float("inf"), -float("inf")
@@ -193,6 +196,9 @@ RESULTS = {
         for function in (torch.median, torch.nanmedian, torch.mode)
         for row in ([3.0, 0.0, -0.0, 2.0], [0.0, 0.0, -0.0], [5.0, -0.0, 0.0, 0.0, -0.0, -3.0])
     ],
+    "nanmedian of NaN with a sign": lambda at: [
+        at(SIGNED_NAN.to(dtype)).nanmedian(0) for dtype in (torch.float32, torch.bfloat16)
+    ],
     "aminmax": lambda at: at(X).aminmax(dim=2),
     "maxima of minus infinity": lambda at: (
         *at(LEAST).aminmax(dim=-1),
@@ -225,6 +231,10 @@ RESULTS = {
     "heaviside": lambda at: torch.heaviside(at(SPECIAL), at(SPECIAL.flip(0))),
     "frexp": lambda at: at(torch.tensor([1.0, -6.5, 1e30, 0.0])).frexp(),
     "nextafter": lambda at: torch.nextafter(at(torch.tensor([1.0, -2.0])), at(torch.tensor([2.0, 0.0]))),
+    "nextafter of bfloat16": lambda at: [
+        torch.nextafter(at(SPECIAL.bfloat16()), at(SPECIAL.flip(0).to(dtype)))
+        for dtype in (torch.bfloat16, torch.float32)
+    ],
     "round": lambda at: torch.round(at(X), decimals=2),
     "exp2 of special values": lambda at: at(SPECIAL).exp2(),
     "logaddexp of special values": lambda at: torch.logaddexp(at(SPECIAL), at(SPECIAL.flip(0))),
@@ -359,6 +369,12 @@ def marked(name):
 def test_results_are_those_of_the_cpu(name):
     found = on_the_device(lambda: RESULTS[name](lambda t: t.to(DEVICE)))
     torch.testing.assert_close(on_the_cpu(found), on_the_cpu(RESULTS[name](lambda t: t)), equal_nan=True)
+
+
+def test_the_number_next_to_one_of_float16():
+    x, towards = SPECIAL.half(), SPECIAL.flip(0).half()
+    found = torch.nextafter(x.to(DEVICE), towards.to(DEVICE)).cpu()
+    torch.testing.assert_close(found, torch.nextafter(x, towards), rtol=0, atol=0, equal_nan=True)
 
 
 @fails_on_stock

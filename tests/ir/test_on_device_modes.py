@@ -107,6 +107,34 @@ def test_factors_of_sharded_matrices_have_their_values():
     forked("-c", FACTORS, CPU_NUM_DEVICES="4")
 
 
+#: What raises for a matrix without an answer asks, across the devices, whether there is one.
+SOLVED = """
+import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs
+torch_xla.runtime.use_spmd()
+mesh = xs.Mesh(numpy.arange(4), (4,), ("data",))
+numbers = torch.Generator().manual_seed(0)
+a = torch.randn(8, 4, 4, generator=numbers)
+b = a @ a.mT + torch.eye(4)
+on = b.to("xla")
+xs.mark_sharding(on, mesh, ("data", None, None))
+for f in (torch.linalg.inv, torch.linalg.cholesky, lambda x: torch.linalg.solve(x, x.flip(0))):
+    torch.testing.assert_close(f(on).cpu(), f(b), rtol=1e-3, atol=1e-3)
+b[5] = -b[5]
+on = b.to("xla")
+xs.mark_sharding(on, mesh, ("data", None, None))
+try:
+    torch.linalg.cholesky(on)
+except torch.linalg.LinAlgError as error:
+    assert "(Batch element 5)" in str(error), error
+else:
+    raise AssertionError("a matrix that is not positive-definite has a factor")
+"""
+
+
+def test_errors_of_sharded_matrices():
+    forked("-c", SOLVED, CPU_NUM_DEVICES="4")
+
+
 #: Features of images put into the embeddings of a batch that is sharded.
 MASKED = """
 import numpy, torch, torch_xla, torch_xla.distributed.spmd as xs

@@ -19,6 +19,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef
+from torch_xla import runtime
 
 from ._departures import line_of_program
 
@@ -39,7 +40,11 @@ def at_the_call(check: Callable) -> Callable:
         tensors = [t for t in (ref() for ref in _last.__dict__.pop("tensors", ())) if t is not None]
         if tensors:
             torch_xla._XLAC._xla_sync_multi([info, *tensors], [], False, True)
-        check(info, name, is_matrix=is_matrix)
+        if not runtime.is_spmd():
+            check(info, name, is_matrix=is_matrix)
+        # Of integers that are sharded CPU-XLA has no any().
+        elif (info != 0).any().item():
+            torch.ops.aten._linalg_check_errors(info.cpu(), name, is_matrix=is_matrix)
 
     return checked
 

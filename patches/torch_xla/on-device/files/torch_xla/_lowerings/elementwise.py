@@ -12,7 +12,7 @@ from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import as_floating, greatest, integral, only, promoted, wide_of
+from .common import as_floating, greatest, integral, keeps_dtypes, only, promoted, wide_of
 from .instructions import bitcast, instruction
 
 _LN2 = math.log(2)
@@ -268,19 +268,25 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(special, x, mantissa), torch.where(special, torch.zeros_like(found), found)
 
 
+#: The integers of as many bits, and what the next number adds to them: bfloat16 is the upper half of float32.
+_NEXT = {torch.bfloat16: (torch.int32, 1 << 16), torch.float32: (torch.int32, 1), torch.float64: (torch.int64, 1)}
+
+
+@keeps_dtypes
 def nextafter(x: Tensor, y: Tensor) -> Tensor:
-    if x.dtype not in (torch.float32, torch.float64) or x.dtype != y.dtype:
+    dtype = torch.result_type(x, y)
+    if dtype not in _NEXT:
         return NotImplemented
-    x, y = torch.broadcast_tensors(x, y)
-    bits_dtype = torch.int32 if x.dtype == torch.float32 else torch.int64
+    x, y = torch.broadcast_tensors(wide_of(x.to(dtype)), wide_of(y.to(dtype)))
+    bits_dtype, step = _NEXT[dtype]
     bits = bitcast(x, bits_dtype)
     away = torch.where(signbit(x), y < x, y > x)
-    moved = bitcast(bits + torch.where(away, 1, -1).to(bits_dtype), x.dtype)
-    info = torch.finfo(x.dtype)
+    moved = bitcast(bits + torch.where(away, step, -step).to(bits_dtype), x.dtype)
+    info = torch.finfo(dtype)
     smallest = torch.where(y > 0, info.tiny * info.eps, -info.tiny * info.eps).to(x.dtype)
     moved = torch.where(x == 0, smallest, moved)
     moved = torch.where(x == y, y, moved)
-    return torch.where(torch.isnan(x) | torch.isnan(y), torch.full_like(x, math.nan), moved)
+    return torch.where(torch.isnan(x) | torch.isnan(y), torch.full_like(x, math.nan), moved).to(dtype)
 
 
 def cross(x: Tensor, y: Tensor, dim: int) -> Tensor:

@@ -1,5 +1,6 @@
 """What sorting and counting give: medians, modes, positions in sorted sequences."""
 
+import math
 from collections.abc import Callable
 from typing import Optional, Union
 
@@ -13,9 +14,12 @@ _COUNTED = 1024
 
 
 def _order(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """x sorted, and the places of its elements. Zeros of either sign are equal; XLA's sort has -0 before 0."""
-    keys = torch.where(x == 0, torch.zeros_like(x), x) if x.is_floating_point() else x
-    return torch.sort(keys, dim=dim, stable=True)
+    """x sorted, and the places of its elements. Zeros of either sign are equal, and so are NaN, which come last: XLA's
+    sort has -0 before 0, and the NaN with a sign, which 0 / 0 is on a CPU, before all numbers."""
+    if not x.is_floating_point():
+        return torch.sort(x, dim=dim, stable=True)
+    keys = torch.where(x == 0, torch.zeros_like(x), x)
+    return torch.sort(torch.where(torch.isnan(x), torch.full_like(x, math.nan), keys), dim=dim, stable=True)
 
 
 def _kth(x: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Tensor, Tensor]:
