@@ -28,9 +28,11 @@ WORKER = Path(__file__).parent / "workers" / "forward_instructions_worker.py"
 CALLS = 20  # of each operator
 PARTS = 10
 LIMIT, DEAR = 1.01, 1.05  # the same program varies by half a percent
+INFINITE = "that of -inf alone is -inf"
 NARROW = "computed in float32 and rounded once, as on CPU and CUDA"
 REASONS = {
     "add, mixed dtypes": "the narrower operand is converted first, as torch promotes",
+    "amax": INFINITE,
     "argmax": "the first NaN is the largest element",
     "argmin": "the first NaN is the smallest element",
     "batch_norm, training": "the running variance is unbiased",
@@ -42,6 +44,7 @@ REASONS = {
     "full": "numbers of int64 and bool keep their values",
     "gelu": "far below 0 on CPU-XLA, erf's error times x; not on a TPU",
     "gelu, bfloat16": NARROW,
+    "max of a dimension": INFINITE,
     "max_pool2d": "whether the pool is dilated is asked first",
     "mean, bfloat16": NARROW,
     "softmax, bfloat16": NARROW,

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from . import _castoff, _departures, _linalg_errors
 from ._lowerings.common import tensors_in
 from ._lowerings.graphs import by_its_graph, functionalized
-from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, LOWERED_SINCE, PROMOTED, REFUSED, TABLE
+from ._lowerings.table import COMPOSITE, DIFFERENTIABLE, DIRECT, LOWERED_SINCE, PROMOTED, REFUSED, TABLE
 
 __all__ = ["install"]
 
@@ -196,6 +196,19 @@ def _kernel(name: str, place: str, key: str) -> Callable:
     return _castoff.untraced(kernel)
 
 
+def _direct_kernel(name: str, place: str) -> Callable:
+    """The function of DIRECT, of which no graph is made: it is one node itself."""
+    module, function = place.split(".")
+    _keep(name, "XLA")
+    kept = _kept(name, "XLA")
+
+    @functools.lru_cache
+    def found() -> Callable:
+        return getattr(importlib.import_module(f"{__package__}._lowerings.{module}"), function)
+
+    return _castoff.untraced(lambda *arguments: found()(kept, *arguments))
+
+
 def _not_lowered() -> dict[str, str]:
     """The operators of LOWERED_SINCE that this release hands to the CPU."""
     dumps = {name: torch._C._dispatch_dump(f"aten::{name}") for name in LOWERED_SINCE}
@@ -216,6 +229,8 @@ def install() -> None:
         ):
             for name, place in table.items():
                 _library.impl(name, key, _kernel(name, place, key))
+        for name, place in DIRECT.items():
+            _library.impl(name, "XLA", _direct_kernel(name, place))
         _castoff.call("on-device", "choose")
         _keep("_linalg_check_errors", "XLA")
         kept = _linalg_errors.at_the_call(_kept("_linalg_check_errors", "XLA"))

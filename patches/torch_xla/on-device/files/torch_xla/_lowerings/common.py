@@ -1,7 +1,6 @@
 """What the functions of the table share."""
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -55,16 +54,6 @@ def tensors_in(arguments: Iterable) -> list[Tensor]:
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
     return found
-
-
-def greatest(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
-    """The maximum along dimensions. ``amax`` of torch_xla is the least finite number where all are -inf."""
-    found = x.amax(dims, keepdim)
-    if not x.is_floating_point():
-        return found
-    least = torch.finfo(x.dtype).min
-    has_least = (x == least).to(torch.int32).amax(dims, keepdim)
-    return torch.where((found == least) & (has_least == 0), torch.full_like(found, -math.inf), found)
 
 
 def integral(x: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch_xla import runtime
 from torch_xla._hlo_module import Operand
 
 from . import loops
-from .common import as_floating, greatest, integral, keeps_dtypes, only, promoted, wide_of
+from .common import as_floating, integral, keeps_dtypes, only, promoted, wide_of
 from .instructions import bitcast, instruction
 
 _LN2 = math.log(2)
@@ -144,7 +144,7 @@ def aminmax(x: Tensor, dim: Optional[int], keepdim: bool) -> tuple[Tensor, Tenso
     dims = list(range(x.dim())) if dim is None else [dim] if x.dim() else []
     if not dims:
         return x.clone(), x.clone()
-    return -greatest(-x, dims, keepdim) if x.is_floating_point() else x.amin(dims, keepdim), greatest(x, dims, keepdim)
+    return x.amin(dims, keepdim), x.amax(dims, keepdim)
 
 
 def renorm(x: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .common import add_along, greatest
+from .common import add_along
 
 
 def _ends(size: int, output: int) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def _largest(x: Tensor, places: list[Tensor], inside: list[Tensor]) -> tuple[Ten
     valid = torch.broadcast_to(valid, [p for place in places for p in place.shape]).permute(window_last).flatten(-n)
     # The first of equal maxima that is in the input; NaN is larger than all, and the last of several is taken.
     count = full.shape[-1]
-    largest = greatest(x, [-1])
+    largest = x.amax(-1)
     number = torch.arange(count, device=x.device)
     rank = torch.where(valid & (x == largest.unsqueeze(-1)), number, torch.full_like(number, count))
     chosen = rank.amin(-1)
@@ -207,7 +207,7 @@ def _fractional(x: Tensor, kernel, output, samples: Tensor, order: Sequence[int]
     index = index.flatten(-n)  # [N, C, *output, window]
     flat = whole.flatten(2)
     values = torch.gather(flat, 2, index.flatten(2)).reshape(index.shape)
-    largest = greatest(values, [-1])
+    largest = values.amax(-1)
     number = torch.arange(index.shape[-1], device=x.device)
     equal = (values == largest.unsqueeze(-1)) | torch.isnan(values)
     first = torch.where(equal, number, torch.full_like(number, index.shape[-1] - 1)).amin(-1, keepdim=True)

@@ -121,6 +121,9 @@ LOWERED_SINCE = _places(
     fourier="_conj_copy",
 )
 
+#: Functions that are called with the kernel that the operator had, and the arguments as they are.
+DIRECT = _places(maxima="amax amin max max.dim=max_dim min min.dim=min_dim")
+
 #: Of operators for which torch_xla has a gradient of its own, or torch none: functions that autograd sees.
 DIFFERENTIABLE = _places(
     linalg="_linalg_det=contiguous_det _linalg_slogdet=contiguous_slogdet _linalg_solve_ex=contiguous_solve_ex",

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "torch_xla/csrc/castoff/attention_formula.h"
+#include "torch_xla/csrc/castoff/finite.h"
 #include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff::attention {
@@ -104,6 +105,7 @@ std::pair<Tensor, Tensor> forward_of(const Range& range, const Tensor& query, co
                                      const Form& form) {
   const Range keys = keys_for(range, key, form);
   const Tensor found = scores(range, query, key, form);
+  const FiniteExtremes extremes;
   const Tensor greatest = found.amax({-1}, /*keepdim=*/true);
   const Tensor powers = found.sub(greatest).exp();
   const Tensor total = powers.sum({-1}, /*keepdim=*/true);

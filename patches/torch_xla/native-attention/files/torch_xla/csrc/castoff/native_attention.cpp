@@ -27,6 +27,7 @@
 
 #include "torch_xla/csrc/castoff/above_autograd.h"
 #include "torch_xla/csrc/castoff/attention_formula.h"
+#include "torch_xla/csrc/castoff/finite.h"
 #include "torch_xla/csrc/castoff/target.h"
 
 namespace castoff {
@@ -141,6 +142,7 @@ Tensor softmax_of_seen(const Tensor& scores, const Tensor& mask) {
 // greatest power of a row is 1.
 Tensor bounded_softmax(const Tensor& scores) {
   const Tensor bounded = scores.clamp_min(std::numeric_limits<float>::lowest());
+  const FiniteExtremes extremes;
   const Tensor powers = scores.sub(bounded.amax({-1}, /*keepdim=*/true)).exp();
   return powers.div(powers.sum({-1}, /*keepdim=*/true).clamp_min(1));
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "torch_xla/csrc/castoff/maxima.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 
 namespace castoff {
@@ -182,6 +183,9 @@ void choose() {
         op.key == kXlaKey ? xla : autograd, op.key, (std::string("aten::") + op.name).c_str(),
         op.overload, op.is_for_python, earlier_kernels().at(id(op.name, op.overload, op.key)));
   }
+  begin_maxima_at_infinity(xla, [](const char* name, const char* overload) {
+    return earlier_kernels().at(id(name, overload, kXlaKey));
+  });
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "torch_xla/csrc/castoff/division.h"
 #include "torch_xla/csrc/castoff/dtypes.h"
 #include "torch_xla/csrc/castoff/filled.h"
+#include "torch_xla/csrc/castoff/finite.h"
 #include "torch_xla/csrc/castoff/remedy.h"
 #include "torch_xla/csrc/castoff/wide.h"
 
@@ -105,6 +106,7 @@ void logsumexp(Call& call) {
   const Below below;
   const Tensor x = widened(self);
   const auto finite = [](const Tensor& t) { return at::where(t.abs() == kInfinity, 0.0, t); };
+  const FiniteExtremes extremes;
   const Tensor rest = x.sub(finite(x.amax(dims, /*keepdim=*/true))).exp().sum(dims, keepdim).log();
   call.answer(rest.add(finite(x.amax(dims, keepdim))).to(self.scalar_type()));
 }
