@@ -101,6 +101,15 @@ KNOWN: dict[tuple[str, str, str], Known] = {
     ("ConvNeXt block", "v5p", MEMORY): Known(1.49, "0.96 of stock's cycles"),
     ("contrastive", "v5p", MEMORY): Known(2.89, "0.86 of stock's cycles"),
     ("UNet residual block", "v5p", CYCLES): Known(1.02, "0.98 of stock's cycles on v5e, 0.72 on v6e"),
+    ("BLOOM", "v5p", MEMORY): Known(1.340, "0.86 of stock's cycles"),
+    ("vision layer, T 257", "v5p", MEMORY): Known(1.042, "0.95 of stock's cycles"),
+    ("nn.MultiheadAttention, weights", "v5p", MEMORY): Known(1.960, "0.91 of stock's cycles"),
+    ("selective scan, AdamW", "v5p", MEMORY): Known(1.164, "1.00 of stock's cycles"),
+    ("diffusion residual, AdamW", "v5p", CYCLES): Known(1.020, "1.00 of stock's cycles on v5e, 0.85 on v6e"),
+    ("RoBERTa layer, padding, dropout, T 200", "v5p", MEMORY): Known(1.049, "0.81 of stock's cycles"),
+    ("cross-encoder, AdamW", "v5p", MEMORY): Known(1.071, "0.78 of stock's cycles"),
+    ("DeBERTa 2, AdamW", "v5p", MEMORY): Known(1.139, "0.96 of stock's cycles"),
+    ("ViT, dropout, T 197", "v5p", MEMORY): Known(1.134, "0.73 of stock's cycles"),
 }
 """What programs take more of, by generation, how much more at most, and why."""
 
