@@ -196,3 +196,33 @@ def test_the_ir_of_an_expanded_view_that_is_not_written():
 %2 = f32[3,4] aten::expand(%1)
 return %2
 """)
+
+
+@pytest.mark.parametrize("last", (pytest.param(6, marks=fails_on_stock), 5, 8))
+def test_a_formula_that_holds_the_sizes_of_a_gradient(last):
+    """irfft's gradient is a tensor whose slice was doubled in place; rfft's makes a tensor of it, and reads its sizes.
+
+    Stock reads memory that is free by then, and raises "The size of tensor a (6) must match the size of tensor b (4)".
+    """
+    gradients = []
+    for device in ("cpu", DEVICE):
+        x = torch.arange(24.0).view(4, 6).to(device).requires_grad_()
+        result = torch.fft.irfft(torch.fft.rfft(x), n=last)
+        result.mul(torch.arange(1.0, last + 1).to(device)).sum().backward()
+        gradients.append(x.grad.cpu())
+    torch.testing.assert_close(*gradients)
+
+
+def test_sizes_after_a_view_in_place():
+    x = torch.ones(2, 1, 3, device=DEVICE)
+    for change, expected in (
+        (lambda: x.squeeze_(1), (2, 3)),
+        (x.t_, (3, 2)),
+        (lambda: x.unsqueeze_(0), (1, 3, 2)),
+    ):
+        change()
+        assert tuple(x.shape) == expected
+        x.add_(1)
+        assert tuple(x.shape) == tuple(x.cpu().shape) == expected
+    y = torch.ones(2, 3, device=DEVICE)
+    assert tuple(y.resize_(4, 4).shape) == tuple((y + 1).shape) == (4, 4)
