@@ -71,14 +71,11 @@ Value* value_of(const Tensor& result) {
   return data == nullptr || !data->ir_value ? nullptr : &data->ir_value;
 }
 
-// The node that made `result`, of one number in all places of an operand like `self`.
-NodePtr node_of(const Tensor& result, const Tensor& self) {
-  const Tensor any = at::_ops::full::redispatch(kXla, c10::fromIntArrayRefSlow(self.sizes()), 0,
-                                                self.scalar_type(), at::kStrided, self.device(),
-                                                /*pin_memory=*/false);
-  const Value *value = value_of(result), *operand = value_of(any);
-  if (value == nullptr || operand == nullptr) return nullptr;
-  return lazy_ir::clone(*value->node, {*operand});
+// One number in all places of a tensor like this one, which holds no buffer.
+Tensor filled_like(const Tensor& self) {
+  return at::_ops::full::redispatch(kXla, c10::fromIntArrayRefSlow(self.sizes()), 0,
+                                    self.scalar_type(), at::kStrided, self.device(),
+                                    /*pin_memory=*/false);
 }
 
 // Calls torch_xla's kernel, and puts the node in place of its own, or Python's function, which is
@@ -98,26 +95,32 @@ class Extreme final : public OverrideKernel {
     if (!reads_ir) return call_overridden(op, keys, stack);
     const Form form = form_of(call, self);
     const NodePtr node = nodes_.find(form);
-    if (node == nullptr) {
-      call_overridden(op, keys, stack);
-      if (NodePtr made = node_of(call.result().toTensor(), self)) nodes_.add(form, std::move(made));
-      return;
-    }
     const std::vector<c10::IValue> arguments(call.begin(), call.end());
     call.proceed();
-    if (put(*node, call.result().toTensor())) return;
-    // torch_xla has computed it already.
+    Value* value = value_of(call.result().toTensor());
+    if (value != nullptr && node != nullptr) {
+      if (is_of(*value, node->operand(0))) {
+        *value = lazy_ir::clone(*node, {lazy_ir::operand(*value->node, 0)});
+      }
+      return;
+    }
+    const Tensor filled = filled_like(self);
+    const Value* operand = value_of(filled);
+    if (value != nullptr && operand != nullptr && !is_of(*value, *operand)) return;
+    // The first of its form, or torch_xla has computed it already.
     torch::jit::drop(*stack, call.results());
     stack->insert(stack->end(), arguments.begin(), arguments.end());
     call_overridden(op, keys, stack);
+    value = value_of(call.result().toTensor());
+    if (value == nullptr || operand == nullptr) return;
+    nodes_.add(form, lazy_ir::clone(*value->node, {*operand}));
   }
 
  private:
-  static bool put(const lazy_ir::Node& node, const Tensor& result) {
-    Value* value = value_of(result);
-    if (value == nullptr) return false;
-    *value = lazy_ir::clone(node, {lazy_ir::operand(*value->node, 0)});
-    return true;
+  // Whether the value is of an operand of this one's element type: what a tensor holds can be of
+  // another dtype than it says.
+  static bool is_of(const Value& value, const torch::lazy::Output& operand) {
+    return lazy_ir::element_type(value.node->operand(0)) == lazy_ir::element_type(operand);
   }
 
   const PresentKernel earlier_;
